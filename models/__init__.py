@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .constraint_report import ConstraintReport as ConstraintReport
     from .displays import CoverageDisplay as CoverageDisplay
     from .displays import FitDisplay as FitDisplay
+    from .displays import PathDisplay as PathDisplay
     from .displays import RelevanceDisplay as RelevanceDisplay
     from .error_bars import Posterior as Posterior
     from .error_bars import Prediction as Prediction
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from .optimality import MissingUnit as MissingUnit
     from .optimality import add_unit as add_unit
     from .optimality import global_gap as global_gap
+    from .paths import PathStep as PathStep
+    from .paths import global_path as global_path
     from .programs import CvxpyNetwork as CvxpyNetwork
     from .programs import Inversion as Inversion
     from .programs import Optimum as Optimum
@@ -58,6 +61,8 @@ _LATER = {
     "LiftedSequenceClassifier": "estimators",
     "MissingUnit": "optimality",
     "Optimum": "programs",
+    "PathDisplay": "displays",
+    "PathStep": "paths",
     "Posterior": "error_bars",
     "Prediction": "error_bars",
     "Radius": "programs",
@@ -65,6 +70,7 @@ _LATER = {
     "add_unit": "optimality",
     "certify": "certificate",
     "global_gap": "optimality",
+    "global_path": "paths",
     "posterior": "error_bars",
     "invert": "programs",
     "optimize": "programs",
@@ -97,6 +103,8 @@ __all__ = [
     "MissingUnit",
     "Network",
     "Optimum",
+    "PathDisplay",
+    "PathStep",
     "Posterior",
     "Prediction",
     "Radius",
@@ -106,6 +114,7 @@ __all__ = [
     "add_unit",
     "certify",
     "global_gap",
+    "global_path",
     "input_convex",
     "invert",
     "optimize",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from liftednet.errors import DataError
 from liftednet.lazy import pyplot
+
+if TYPE_CHECKING:
+    from .paths import PathStep
 
 Array = NDArray[Any]
 _GRID = 200  # points of a curve
@@ -221,6 +225,65 @@ class RelevanceDisplay(_Display):
         axes.set_yticks(range(len(self.names[shown])), self.names[shown])
         axes.invert_yaxis()
         axes.set_xlabel("how far answers move, in units of y")
+        return self
+
+
+@dataclass(eq=False)
+class PathDisplay(_Display):
+    """The optima of one hidden layer at many rho: width, evidence and leave-one-out errors.
+
+    Attributes:
+        rho: (steps,).
+        width: units, (steps,).
+        evidence: log p(y), (steps,), NaN where there is none.
+        error: roots of mean squares of rows left out, (steps,), NaN where there is none.
+
+    Example:
+        >>> import numpy as np
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.losses import SquaredError
+        >>> from liftednet.models import LiftedMLP, PathDisplay, global_path
+        >>> X = np.linspace(-1, 1, 30)[:, None]
+        >>> y = np.abs(X) + 0.1 * np.cos(40 * X)
+        >>> model = LiftedMLP((1, 30, 1), ReLU(), SquaredError(), rho=0.1, method="global")
+        >>> path = global_path(model.fit(X, y), smallest=0.1, number=5)
+        >>> PathDisplay.from_path(path).width.shape
+        (5,)
+    """
+
+    rho: Array
+    width: Array
+    evidence: Array
+    error: Array
+
+    @classmethod
+    def from_path(cls, path: Sequence[PathStep], *, ax: Any = None) -> Self:
+        """Draw what `global_path` returns.
+
+        Args:
+            path: its steps.
+            ax: axes of matplotlib; None for new ones.
+        """
+        rows = [(s.rho, s.width, s.evidence, s.error) for s in path]
+        rho, width, evidence, squares = np.array(rows, dtype=float).T
+        return cls(rho, width, evidence, np.sqrt(squares)).plot(ax)
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw it, on axes or on new ones: each curve has a scale of its own."""
+        axes = self._on(ax)
+        axes.set_xscale("log")
+        axes.set_xlabel("rho")
+        axes.set_ylabel("units")
+        lines = axes.step(self.rho, self.width, where="mid", color="tab:gray", label="units")
+        told = {"log evidence": self.evidence, "leave-one-out error": self.error}
+        for number, (label, values) in enumerate(told.items()):
+            if np.isfinite(values).any():
+                other, color = axes.twinx(), f"C{number}"
+                other.set_yticks([])
+                lines += other.plot(self.rho, values, color=color, label=label)
+                best = np.nanargmax(values) if number == 0 else np.nanargmin(values)
+                other.axvline(self.rho[best], color=color, linestyle=":")
+        axes.legend(handles=lines)
         return self
 
 

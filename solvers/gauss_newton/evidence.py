@@ -14,10 +14,13 @@ from liftednet import processes
 from liftednet.activations import Softmax
 
 from .equations import DirectModel, output_jacobians, parts_of
+from .kinks import quasi_newton
 from .objective import Forward, Target
 from .steps import LevenbergMarquardt, Taken, direct
 
 _SETTLED = 0.05  # relative decrease of a step, below which weights have followed their rho
+_SLOW = 1e-3  # relative decrease from which kinks keep a model from meeting the objective
+_STEPS = 50  # of L-BFGS across kinks, before another rho
 _PATIENCE = 5  # looks at the evidence without a better one
 _BETTER = 0.1  # of log p(y): less is no news
 _NOISELESS = 1e-30  # share of the first objective: below it no noise is left to tell a rho by
@@ -234,15 +237,19 @@ def steps_by_evidence(
         model = direct(now, place.point)
         found = solver.descend(model, partial(now.decrease, place.point, objective))
         decrease = 0.0 if found is None else found.decrease
+        after = None if found is None else now.within(place.point + found.step)
+        if now.kinked and decrease < _SLOW * objective:
+            reached, lower = quasi_newton(now, place.point, _STEPS)
+            if objective - lower > decrease:
+                after, decrease = reached, objective - lower
         if decrease < _SETTLED * objective:
             seen = evidence(now, model, objective)
             if seen is None:
                 return False
             place.take(seen, precision_of(now, model))
-        if found is not None:
-            place.point = now.within(place.point + found.step)
-            yield Taken(
-                place.point, objective - decrease, decrease, model.residual, found.attempts, True
-            )
+        if after is not None:
+            place.point = after
+            attempts = 1 if found is None else found.attempts
+            yield Taken(after, objective - decrease, decrease, model.residual, attempts, True)
         else:
             solver.mu = 0.0  # another rho is another problem

@@ -54,7 +54,7 @@ def across_kinks(
     while number <= last:
         inside = 0 < number < last
         start = exchanged(forward, point, number) if inside else point
-        reached, after = _quasi_newton(forward, start)
+        reached, after = quasi_newton(forward, start, _STEPS)
         number += 1
         if after < objective:
             decrease, point, objective = objective - after, reached, after
@@ -101,7 +101,7 @@ def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:
     return mean, (squares / count - mean.square()).clamp(min=0)
 
 
-def _quasi_newton(forward: Forward, point: Tensor) -> tuple[Tensor, float]:
+def quasi_newton(forward: Forward, point: Tensor, steps: int) -> tuple[Tensor, float]:
     """Return where L-BFGS between the ends leads to, and the objective there."""
 
     def valued(at: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
@@ -116,7 +116,10 @@ def _quasi_newton(forward: Forward, point: Tensor) -> tuple[Tensor, float]:
         slope = processes.total(pulled)[0] + forward.pulls * x
         return loss + float((forward.pulls * x * x).sum()) / 2, slope.cpu().numpy()
 
-    ends = None if forward.ends is None else (*(x.cpu().numpy() for x in forward.ends),)
-    found, _ = lbfgs(valued, point.cpu().numpy(), _STEPS, 20, 1e-9, ends=ends)
+    ends = None
+    if forward.ends is not None:
+        lowest, highest = forward.ends
+        ends = lowest.cpu().numpy(), highest.cpu().numpy()
+    found, _ = lbfgs(valued, point.cpu().numpy(), steps, 20, 1e-9, ends=ends)
     reached = forward.within(torch.from_numpy(found).to(point))
     return reached, forward.objective(reached)

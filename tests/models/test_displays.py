@@ -9,7 +9,7 @@ import pytest
 
 from liftednet import LiftedClassifier, LiftedRegressor
 from liftednet.errors import DataError, NotFittedError
-from liftednet.models import CoverageDisplay, FitDisplay, RelevanceDisplay
+from liftednet.models import CoverageDisplay, FitDisplay, PathDisplay, PathStep, RelevanceDisplay
 
 pytest.importorskip("matplotlib").use("Agg")
 from matplotlib.figure import Figure  # noqa: E402
@@ -72,3 +72,20 @@ def test_what_cannot_be_drawn_says_why() -> None:
         FitDisplay.from_estimator(LiftedRegressor(**QUICK).fit(x, y), x, y)
     with pytest.raises(NotFittedError):
         RelevanceDisplay.from_estimator(LiftedRegressor())
+
+
+def test_a_path_is_drawn_with_what_its_steps_have() -> None:
+    steps = [
+        PathStep(rho, 1.0, 0.0, width, evidence, error, None)  # type: ignore[arg-type]
+        for rho, width, evidence, error in ((1.0, 1, -3.0, 0.25), (0.1, 4, -2.0, None))
+    ]
+    found = PathDisplay.from_path(steps)
+    assert found.error[0] == 0.5 and np.isnan(found.error[1])
+    assert isinstance(found.figure_, Figure) and found.ax_.get_xscale() == "log"
+    marked = [
+        line for axes in found.figure_.axes for line in axes.lines if len(line.get_xdata()) == 2
+    ]
+    assert {float(line.get_xdata()[0]) for line in marked if line.get_linestyle() == ":"} == {
+        0.1,
+        1.0,
+    }

@@ -14,6 +14,7 @@ from liftednet.models import (
     LiftedMLP,
     add_unit,
     global_gap,
+    global_path,
     posterior,
 )
 from liftednet.penalties import L1
@@ -146,3 +147,34 @@ def test_error_bars_of_an_optimum_are_those_of_its_units_alone(skip):
         found.append((bars.log_evidence, bars.leave_one_out(), bars.predict(X[:5]).std))
     for one, other in zip(*found, strict=True):
         assert one == pytest.approx(other, rel=1e-6)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_path_begins_where_a_unit_does_and_each_step_is_the_fit_at_its_rho(skip):
+    X, y = waves(30)
+    rho = (0.4, 0.1, 0.2)[: 2 + skip]
+    model = LiftedMLP(
+        (2, 40, 1), ReLU(), SquaredError(), rho=rho, skip=skip, method=Global(1e-6),
+        dtype=torch.float64,
+    ).fit(X, y)  # fmt: skip
+    path = global_path(model, smallest=0.05, number=4, gap=1e-6)
+    largest = path[0].rho ** (4 / 3) / path[-1].rho ** (1 / 3)
+    assert path[-1].rho == pytest.approx(0.05) and path[0].rho < largest
+    assert [step.width for step in path] == sorted(step.width for step in path)
+    for pull, width in ((1.001 * largest, 0), (0.99 * largest, 1), (path[1].rho, path[1].width)):
+        factors = (2 * pull, pull / 2, 0.2)[: 2 + skip]
+        alone = LiftedMLP(
+            (2, 40, 1), ReLU(), SquaredError(), rho=factors, skip=skip, method=Global(1e-6),
+            dtype=torch.float64,
+        ).fit(X, y)  # fmt: skip
+        assert int((alone.weights[0].matrix.norm(dim=0) > 0).sum()) == width
+    assert path[1].objective == pytest.approx(alone.objective(), rel=1e-5)
+    bars = posterior(path[1].model)
+    assert (
+        path[1].evidence
+        == bars.log_evidence
+        == pytest.approx(posterior(alone).log_evidence, abs=0.5)
+    )
+    assert path[1].error == pytest.approx(float(bars.leave_one_out().square().mean()))
+    with pytest.raises(DataError, match="there is no unit"):
+        global_path(model, smallest=2 * largest)
