@@ -14,7 +14,7 @@ from liftednet.errors import DataError
 from liftednet.layers.expression import TIME, Input, value_of
 from liftednet.losses import OutputLoss
 from liftednet.network import State, Term, ends_of
-from liftednet.samples import row_chunks, spread
+from liftednet.samples import spread
 from liftednet.sets.penalty import Weighted
 
 from .block import Structure, rows_that_count
@@ -30,7 +30,7 @@ _STILL = 1e-3  # deviation of a unit's states, beside their range, that says not
 _FAR = 1e3  # ratio of scales that descent on raw data does not take
 _OUTLYING = 10.0  # times as far as all others of its feature, which look alike beside it
 _FEW = 0.1  # of a feature's entries that are not its median: more are a group of their own
-_MEDIAN = 250  # rows, for a median: it only has to lie among most of the others
+_LOOKED = 5_000  # rows in which entries far from all others are looked for
 
 
 def warn_of(structure: Structure, values: Values, data: Data, *, pruned: bool = False) -> None:
@@ -82,12 +82,6 @@ def judge_targets(structure: Structure, data: Data) -> None:
                 "of predictions in that type are infinite or nan. Divide y by its scale, or give X "
                 "in float64."
             )
-
-
-def warn_of_outliers(structure: Structure, data: Data) -> None:
-    """Warn where some entries of a feature lie far from all others."""
-    for text in [*_outlying(structure, data)]:  # all of it, by every process
-        processes.warn(text)
 
 
 def is_useless(structure: Structure, data: Data, passed: Values) -> bool:
@@ -226,71 +220,29 @@ def _unmoved(state: State, passed: Values) -> int:
 
 
 def _outlying(structure: Structure, data: Data) -> Iterator[str]:
-    """Yield a text for every input some of whose features have entries far from all others."""
+    """Yield a text for every input some of whose features have entries far from all others.
+
+    Few entries of a feature, each ten times as far from its median as all the others.
+    """
     for number, variable in enumerate(structure.network.inputs, start=1):
         values = data.values[variable]
-        rows = values[data.values[TIME].valid] if variable.sequence else values
-        outliers = outliers_of(rows)
-        if not len(outliers.features):
+        own = values[data.values[TIME].valid] if variable.sequence else values
+        step = -(-len(own) // _LOOKED) or 1
+        rows = processes.joined(own[::step])
+        distance = (rows - rows.median(0).values).abs_()
+        away = distance > distance.amax(0) / _OUTLYING
+        near = distance.masked_fill(away, 0.0).amax(0)
+        beyond = distance.masked_fill(~away, math.inf).amin(0)
+        few = away.sum(0) <= _FEW * (distance > 0).sum(0)
+        features = (few & (beyond >= _OUTLYING * near) & (distance.amax(0) > 0)).nonzero().flatten()
+        if not len(features):
             continue
-        far = processes.joined(outliers.among(rows))
-        widest = int(outliers.times.argmax())
+        times = (beyond / near)[features]
+        far, widest = away[:, features].any(1), int(times.argmax())
         yield (
             f"in {int(far.sum())} of the {len(far)} rows of input {number}, the first of them row "
-            f"{int(far.nonzero()[0])}, a feature lies far from all others (feature "
-            f"{int(outliers.features[widest])} {float(outliers.times[widest]):.3g} times as far "
+            f"{step * int(far.nonzero()[0])}, a feature lies far from all others (feature "
+            f"{int(features[widest])} {float(times[widest]):.3g} times as far "
             "from its median as in any other row), which look alike beside it: leave them out, "
             "clip them, say that they are missing, or take another scale, such as logarithms."
         )
-
-
-@dataclass(frozen=True, eq=False)
-class Outliers:
-    """The features with entries far from all others, and where these begin.
-
-    Attributes:
-        features: their numbers, (found,).
-        center: their medians, (found,).
-        limit: distances beyond which an entry is far, (found,).
-        times: the smallest of these over the largest below them, (found,).
-    """
-
-    features: Tensor
-    center: Tensor
-    limit: Tensor
-    times: Tensor
-
-    def among(self, rows: Tensor) -> Tensor:
-        """Return which rows have such an entry, (samples,)."""
-        return ((rows[:, self.features] - self.center).abs_() > self.limit).any(1)
-
-
-def outliers_of(rows: Tensor) -> Outliers:
-    """Return the features of all processes' rows in which few entries are far away.
-
-    Args:
-        rows: (samples, features) of this process.
-    """
-    some = processes.joined(rows[:: max(1, -(-len(rows) // _SAMPLES))])
-    middle = some[:: max(1, -(-len(some) // _MEDIAN))]
-    center = middle.median(0).values if len(some) else rows.new_zeros(rows.shape[1])
-    high = torch.zeros_like(center)
-    if len(rows):
-        high = torch.maximum(rows.amax(0) - center, center - rows.amin(0))
-    limit = processes.largest(high).to(rows) / _OUTLYING
-    far, other = ((some - center).abs() > limit).sum(0), (some != center).sum(0)
-    few = (far <= 2 * _FEW * other) & (limit > 0)  # twice: these are some rows only
-    features = few.nonzero().flatten()
-    center, limit = center[features], limit[features]
-    near, beyond = torch.zeros_like(limit), torch.full_like(limit, math.inf)
-    counts = rows.new_zeros(2, len(features), dtype=torch.float64)
-    for part in row_chunks(len(rows), max(1, len(features))):
-        distance = (rows[part][:, features] - center).abs_()
-        away = distance > limit
-        counts += torch.stack([away.sum(0), (distance > 0).sum(0)])
-        near = torch.maximum(near, distance.masked_fill(away, 0.0).amax(0))
-        beyond = torch.minimum(beyond, distance.masked_fill_(~away, math.inf).amin(0))
-    near, beyond = processes.largest(torch.stack([near, -beyond])).to(rows).abs()
-    (counts,) = processes.total(counts)
-    found = (counts[0] > 0) & (counts[0] <= _FEW * counts[1]) & (beyond >= _OUTLYING * near)
-    return Outliers(features[found], center[found], limit[found], (beyond / near)[found])
