@@ -10,8 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from liftednet.activation import Activation, require_activation, require_torch
-from liftednet.activations.piecewise_linear import Bounded, ReLU
-from liftednet.activations.pooling import MaxPooling
+from liftednet.activations.piecewise_linear import Bounded, MaxPooling, ReLU
 from liftednet.constraints import Constraint
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers.expression import (

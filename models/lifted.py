@@ -38,11 +38,10 @@ from .methods.global_optimum import Global
 from .methods.minibatch import BatchSteps, Minibatch
 from .output import refitted
 from .prediction import Fitted
-from .preparation import Prepared
+from .preparation import Prepared, few_threads
 from .settings import passes_settings
 from .standardization import Standardization, unpacked_standardization
 from .starts import given_weights
-from .threads import few_threads
 from .trace import Problem, Report, Trace, run, stopped_early
 from .uncertainty import WorstRows
 

@@ -15,10 +15,10 @@ from liftednet.problems import StateFit
 from liftednet.products import product
 
 from .base import Solver, device_chunks
-from .batch import Unfinished
 from .conjugate import Point, advance, moved, starting_point
 from .state_links import (
     OfLinks,
+    Unfinished,
     columns_above,
     curvature_of,
     kept,

@@ -17,9 +17,8 @@ from liftednet.activations import Softmax
 from liftednet.problems import Link, StateFit
 
 from .base import Solver, device_chunks
-from .batch import Unfinished
 from .proximal import Proximal
-from .state_links import columns_above, quadratic, states_refusal, terms
+from .state_links import Unfinished, columns_above, quadratic, states_refusal, terms
 
 _FEW = 32  # columns above up to which the steps pay for any activation
 _FORCING = 0.02  # relative residual of the linear system of a step

@@ -14,8 +14,7 @@ from liftednet.problems.state_fit import reach
 from liftednet.samples import largest_eigenvalue
 
 from .base import Solver, device_chunks
-from .batch import Unfinished
-from .state_links import OfLinks, curvature_of, kept, largest, quadratic
+from .state_links import OfLinks, Unfinished, curvature_of, kept, largest, quadratic
 
 _PATIENCE = 200  # steps in which a sample's movement must fall
 _COARSE = 1e-6  # relative movement that float32 reaches without trouble

@@ -47,12 +47,12 @@ from liftednet.activations.piecewise_linear import (
     Clipped,
     Identity,
     LeakyReLU,
+    MaxPooling,
     PReLU,
     Quantized,
     ReLU,
     Sign,
 )
-from liftednet.activations.pooling import MaxPooling
 from liftednet.activations.simplex import SimplexProjection, Softmax
 from liftednet.activations.smooth import ELU, Arctan, Sigmoid, Sine, Softplus, Tanh
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from liftednet import quicker
 from liftednet.divergences import Divergence, require_divergence
 from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import OutputLoss
@@ -21,6 +20,7 @@ from liftednet.problems.fit import (
     Statement,
     constant,
     measured,
+    measured_quicker,
 )
 from liftednet.problems.priors import BoxedStates, in_float64
 from liftednet.samples import row_chunks
@@ -122,7 +122,7 @@ class OutputFit(Fit[Tensor]):
         The residual is the distance of Z from the point of the domain that stationarity asks
         for, over the largest of 1 and the entries of Z.
         """
-        found: Measure | None = quicker.measure(self, value)
+        found: Measure | None = measured_quicker(self, value)
         if found is not None:
             return found
         objective, violation = (value.new_zeros((), dtype=torch.float64) for _ in range(2))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from liftednet import quicker
 from liftednet.activation import Activation
 from liftednet.divergences import Divergence, require_divergence, within
 from liftednet.errors import DeclarationError
@@ -22,6 +21,7 @@ from liftednet.problems.fit import (
     Statement,
     constant,
     measured,
+    measured_quicker,
 )
 from liftednet.problems.priors import BoxedStates, in_float64
 from liftednet.samples import row_chunks
@@ -144,7 +144,7 @@ class StateFit(Fit[Tensor]):
         largest entry of the terms lam U as far as phi follows it (`reach`), grad R W' and V W'
         (and of lam, the unit of lam U).
         """
-        found: Measure | None = quicker.measure(self, value)
+        found: Measure | None = measured_quicker(self, value)
         if found is not None:
             return found
         objective, violation = (value.new_zeros((), dtype=torch.float64) for _ in range(2))

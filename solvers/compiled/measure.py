@@ -12,11 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from liftednet import quicker
 from liftednet.activations.simplex import SLACK
 from liftednet.losses import SimplexCrossEntropy
 from liftednet.problems import Measure, OutputFit, StateFit
-from liftednet.problems.fit import measured
+from liftednet.problems.fit import QUICKER, measured
 
 from .loops import (
     Ramp,
@@ -101,5 +100,5 @@ def _outputs_at_hand(*dtypes: torch.dtype) -> bool:
 
 def bring() -> None:
     """Have the language look here first."""
-    quicker.measures[StateFit] = measured_states
-    quicker.measures[OutputFit] = measured_outputs
+    QUICKER[StateFit] = measured_states
+    QUICKER[OutputFit] = measured_outputs

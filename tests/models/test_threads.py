@@ -16,7 +16,7 @@ from liftednet.errors import DataError
 from liftednet.layers import convolution, dense
 from liftednet.losses import CrossEntropy
 from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch, Network
-from liftednet.models.threads import few_threads
+from liftednet.models.preparation import few_threads
 from tests.models.networks import labeled
 
 X, Y = labeled(samples=60)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from liftednet import LiftedClassifier, LiftedRegressor
-from liftednet.command.options import options_of
+from liftednet.command.train import options_of
 from liftednet.constraints import Bounds
 from liftednet.errors import DataError
 from liftednet.models import GaussNewton

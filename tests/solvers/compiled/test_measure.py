@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from liftednet import activations, quicker
+from liftednet import activations
 from liftednet.activation import Activation
 from liftednet.activations.piecewise_linear import Bounded
 from liftednet.divergences import joint
 from liftednet.losses import SimplexCrossEntropy
-from liftednet.problems import Link, Measure, OutputFit, StateFit
+from liftednet.problems import Link, Measure, OutputFit, StateFit, fit
 from liftednet.solvers import choose, solve
-from liftednet.solvers.compiled import loops, maps, measure, simplex_rows
+from liftednet.solvers.compiled import loops, measure, recurrent_rows, simplex_rows
 from liftednet.solvers.compiled.lanes import LANES, compiled, filled, logarithms
 
 KNOWN: list[Activation] = [
@@ -74,7 +74,7 @@ def outputs(dtype: torch.dtype, samples: int = SAMPLES) -> tuple[OutputFit, Tens
 
 def by_torch(problem: StateFit | OutputFit, z: Tensor, patch: pytest.MonkeyPatch) -> Measure:
     with patch.context() as patched:
-        patched.setattr(quicker, "measures", {})
+        patched.setattr(fit, "QUICKER", {})
         return problem.measure(z)
 
 
@@ -103,7 +103,7 @@ def test_bounds_that_float32_rounds_are_kept_by_states_at_them(
     solver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if solver != "compiled-newton":
-        monkeypatch.setattr(quicker, "measures", {})
+        monkeypatch.setattr(fit, "QUICKER", {})
     for activation in (activations.Clipped(-0.1, 0.3), Bounded(activations.LeakyReLU(), -0.1, 0.3)):
         found = solve(states(activation, torch.float32), solver)
         exact = solve(states(activation, torch.float64), solver)
@@ -148,7 +148,7 @@ def test_maps_are_those_of_torch(activation: Activation) -> None:
     points = torch.cat([torch.linspace(-8, 8, 161, dtype=torch.float64), ends]).unsqueeze(1)
     known = loops.loop_map(activation)
     expected = torch.cat([activation.forward(points), activation.slope(points)], 1).numpy()
-    found = np.array([maps.passed(known, float(x)) for x in points[:, 0]])
+    found = np.array([recurrent_rows.mapped(known, float(x)) for x in points[:, 0]])
     assert found == pytest.approx(expected, rel=1e-12, abs=1e-8)
 
 
