@@ -9,15 +9,22 @@ if __name__ == "models":
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from liftednet.network import Network
+from liftednet.network import Network as Network
 
-from .builders import LiftedMLP, LiftedRNN
-from .checkpoint import Checkpoint
-from .lifted import Lifted
-from .methods import FullBatch, GaussNewton, Global, Minibatch
-from .shapes import input_convex
-from .trace import Ending, Step, Trace
-from .uncertainty import Ball, Box
+from .builders import LiftedMLP as LiftedMLP
+from .builders import LiftedRNN as LiftedRNN
+from .checkpoint import Checkpoint as Checkpoint
+from .lifted import Lifted as Lifted
+from .methods import FullBatch as FullBatch
+from .methods import GaussNewton as GaussNewton
+from .methods import Global as Global
+from .methods import Minibatch as Minibatch
+from .shapes import input_convex as input_convex
+from .trace import Ending as Ending
+from .trace import Step as Step
+from .trace import Trace as Trace
+from .uncertainty import Ball as Ball
+from .uncertainty import Box as Box
 
 if TYPE_CHECKING:
     from .certificate import Certificate as Certificate
@@ -48,80 +55,23 @@ if TYPE_CHECKING:
     from .programs import robustness_radius as robustness_radius
     from .programs import to_cvxpy as to_cvxpy
 
-_LATER = {
-    "Certificate": "certificate",
-    "ConstraintReport": "constraint_report",
-    "CoverageDisplay": "displays",
-    "CvxpyNetwork": "programs",
-    "FitDisplay": "displays",
-    "GlobalGap": "optimality",
-    "Inversion": "programs",
-    "LiftedClassifier": "estimators",
-    "LiftedRegressor": "estimators",
-    "LiftedSequenceClassifier": "estimators",
-    "MissingUnit": "optimality",
-    "Optimum": "programs",
-    "PathDisplay": "displays",
-    "PathStep": "paths",
-    "Posterior": "error_bars",
-    "Prediction": "error_bars",
-    "Radius": "programs",
-    "RelevanceDisplay": "displays",
-    "add_unit": "optimality",
-    "certify": "certificate",
-    "global_gap": "optimality",
-    "global_path": "paths",
-    "posterior": "error_bars",
-    "invert": "programs",
-    "optimize": "programs",
-    "robustness_radius": "programs",
-    "to_cvxpy": "programs",
+_MODULES = {
+    "certificate": "Certificate certify",
+    "constraint_report": "ConstraintReport",
+    "displays": "CoverageDisplay FitDisplay PathDisplay RelevanceDisplay",
+    "error_bars": "Posterior Prediction posterior",
+    "estimators": "LiftedClassifier LiftedRegressor LiftedSequenceClassifier",
+    "optimality": "GlobalGap MissingUnit add_unit global_gap",
+    "paths": "PathStep global_path",
+    "programs": "CvxpyNetwork Inversion Optimum Radius invert optimize robustness_radius to_cvxpy",
 }
+_LATER = {name: module for module, names in _MODULES.items() for name in names.split()}
+_AT_ONCE = (
+    "Ball", "Box", "Checkpoint", "Ending", "FullBatch", "GaussNewton", "Global", "Lifted",
+    "LiftedMLP", "LiftedRNN", "Minibatch", "Network", "Step", "Trace", "input_convex",
+)  # fmt: skip
 
-__all__ = [
-    "Ball",
-    "Box",
-    "Certificate",
-    "Checkpoint",
-    "ConstraintReport",
-    "CoverageDisplay",
-    "CvxpyNetwork",
-    "Ending",
-    "FitDisplay",
-    "FullBatch",
-    "GaussNewton",
-    "Global",
-    "GlobalGap",
-    "Inversion",
-    "Lifted",
-    "LiftedClassifier",
-    "LiftedMLP",
-    "LiftedRNN",
-    "LiftedRegressor",
-    "LiftedSequenceClassifier",
-    "Minibatch",
-    "MissingUnit",
-    "Network",
-    "Optimum",
-    "PathDisplay",
-    "PathStep",
-    "Posterior",
-    "Prediction",
-    "Radius",
-    "RelevanceDisplay",
-    "Step",
-    "Trace",
-    "add_unit",
-    "certify",
-    "global_gap",
-    "global_path",
-    "input_convex",
-    "invert",
-    "optimize",
-    "posterior",
-    "robustness_radius",
-    "to_cvxpy",
-]
+__all__ = sorted((*_AT_ONCE, *_LATER))
 
 
 def __getattr__(name: str) -> Any:
