@@ -300,7 +300,7 @@ class _Proof:
         if x0 is not None and len(self.variables) == 1:
             given.append(np.asarray(x0, dtype=float).flatten(order="F"))
         points = search.best(given, np.random.default_rng(0))
-        values = search.values(points)
+        values = search.objectives(points)
         some = values[np.isfinite(values)]
         self.spread = float(np.ptp(some) + abs(some[0])) if len(some) else 0.0
         search.assign(points[0])

@@ -262,6 +262,11 @@ class Search:
         """Return the objective and the price of broken constraints, (points,)."""
         return self._merits(np.concatenate([v, *self.outputs(v)], 1))[0]
 
+    def objectives(self, v: Array) -> Array:
+        """Return the objective alone, (points,)."""
+        found: Array = self.functions.at(np.concatenate([v, *self.outputs(v)], 1))[0][:, 0]
+        return found
+
     def both(self, v: Array) -> tuple[Array, Array]:
         """Return values and their gradients in v, (points, entries)."""
         each = [network.both(v) for network in self.networks]

@@ -32,6 +32,7 @@ def test_an_input_is_found_and_all_others_on_its_piece() -> None:
     assert found.x[0] >= 0.1 - 1e-7
     assert np.linalg.norm(found.x) <= np.linalg.norm([0.3, -0.2, 0.1, 0.4]) + 1e-9
     assert found.optimum.proven and found.optimum.bound <= found.optimum.value
+    assert found.optimum.gap <= 1e-2
     assert (found.rows @ found.x <= found.high + 1e-7).all()
     others = found.x + 0.02 * RNG.normal(size=(400, 4))
     inside = (others @ found.rows.T <= found.high).all(1)
@@ -62,7 +63,7 @@ def test_a_smooth_network_is_inverted_with_a_proof(activation) -> None:
     stated = to_cvxpy(network, cp.Variable(2), box=(-2, 2))
     wanted = values(network, [1.2, -0.8])[0]
     found = invert(stated, wanted, prior=[0.5, 0.5])
-    assert found.optimum.proven
+    assert found.optimum.proven and found.optimum.gap <= 1e-2
     np.testing.assert_allclose(values(network, found.x)[0], wanted, atol=1e-6)
     grid = np.stack(np.meshgrid(*[np.linspace(-2, 2, 1001)] * 2), -1).reshape(-1, 2)
     near = np.abs(values(network, grid)[:, 0] - wanted) < 2e-3
