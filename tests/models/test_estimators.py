@@ -27,7 +27,7 @@ import liftednet
 from liftednet import LiftedClassifier, LiftedRegressor, LiftedSequenceClassifier
 from liftednet.errors import DataError, DeclarationError, LiftedError, NotFittedError
 from liftednet.losses import Quantile, SquaredError
-from liftednet.models import FullBatch, LiftedMLP, Minibatch
+from liftednet.models import FullBatch, LiftedMLP
 from liftednet.penalties import L1
 
 X, LABELS = load_iris(return_X_y=True)
@@ -122,18 +122,8 @@ def test_weights_of_classes_are_weights_of_samples():
     assert balanced.score(X[second], NAMES[second]) > plain.score(X[second], NAMES[second])
 
 
-def test_training_stops_early():
+def test_a_batch_size_is_that_of_minibatches():
     noise = np.random.default_rng(0).integers(2, size=150)
-    settings: dict[str, Any] = {
-        **QUICK,
-        "max_iter": 200,
-        "early_stopping": True,
-        "validation_fraction": 0.3,
-    }
-    found = LiftedClassifier(**settings, n_iter_no_change=3).fit(X, noise)
-    assert 3 < found.n_iter_ < 200
-    trace = found.model_.trace
-    assert trace is not None and trace.method == Minibatch(200)
     with pytest.raises(DataError, match="batch_size is for method='minibatch'"):
         LiftedClassifier(method="full", batch_size=5).fit(X, noise)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from liftednet import activations, losses
 from liftednet.errors import DataError, DeclarationError, SolverError
-from liftednet.models import Ending, LiftedMLP, Minibatch, Step
+from liftednet.models import LiftedMLP, Minibatch, Step
 from liftednet.models.data import Data, prepared
 from liftednet.models.methods.batch_gradients import Targets, _Lifted
 from liftednet.models.methods.minibatch import BatchSteps
@@ -196,19 +194,6 @@ def test_the_output_states_of_a_step_are_those_of_their_fit():
     slope = 0.5 * (network.activations[-1].forward(u) - solve(fit, "reference").value)
     assert torch.allclose(found[1].matrix, features.T @ slope / len(X), atol=1e-4)
     assert torch.allclose(bias_of(found[1]), slope.mean(0), atol=1e-4)
-
-
-def test_early_stopping_keeps_the_best_weights():
-    shuffled = Y[torch.randperm(60, generator=torch.Generator().manual_seed(0))]
-    held: dict[str, Any] = {"early_stopping": True, "validation_fraction": 0.3}
-    held["method"] = Minibatch(epochs=200, batch_size=10)
-    model = LiftedMLP((4, 20, 3), n_iter_no_change=3, **held).fit(X, shuffled)
-    assert model.trace is not None and model.trace.ending is Ending.STOPPED
-    found = [step.validation for step in model.trace.steps]
-    best = found.index(min(v for v in found if v is not None))
-    assert len(found) == best + 4
-    early = LiftedMLP((4, 20, 3), n_iter_no_change=1, **held).fit(X, shuffled).trace
-    assert early is not None and len(early.steps) <= len(found)
 
 
 def test_a_loss_that_is_not_finite_is_an_error_and_the_last_epoch_stays():
