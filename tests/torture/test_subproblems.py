@@ -1,4 +1,4 @@
-"""A short form of `make torture`: some of its drawn subproblems."""
+"""Drawn subproblems that once were certified and wrong, and a judge that would see them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ import pytest
 from liftednet.problems import Weights
 from liftednet.solution import Status
 from liftednet.solvers import choose, solve
-from tests.torture.subproblems import KINDS, findings, verdict
-
-
-def test_no_drawn_subproblem_is_certified_and_wrong():
-    for finding in findings(0.005):
-        assert finding.wrong == 0, finding.example
+from tests.torture.subproblems import KINDS, verdict
 
 
 @pytest.mark.parametrize("seed", [1442, 1658, 11384, 11468, 21802, 22213])
