@@ -148,16 +148,16 @@ def fit_by_evidence(
     if power is not None:
         search.tries(Candidate(size, activations[0], power=power))
     assert search.candidate is not None  # the first is, at least
-    first = search.candidate
-    others = [replace(first, start=start) for start in range(1, _STARTS)]
-    for one in (*others, *(replace(first, activation=kind) for kind in activations[1:])):
-        search.tries(one)
+    for start in range(1, _STARTS):
+        search.tries(replace(search.candidate, start=start))
     for units in _SIZES[1:]:
         larger = replace(search.candidate, size=replace(size, units=units), start=0)
         if search.evidence == math.inf or not larger.size.serves(len(data[0])):
             break
         if not search.tries(larger, _SURE):
             break
+    for kind in activations[1:]:
+        search.tries(replace(search.candidate, activation=kind, start=0))
     model, found = search.model, search.candidate
     assert model is not None  # with its candidate
     if found.power is not None:
