@@ -351,7 +351,7 @@ def test_what_lies_beyond_the_lengths_moves_no_probability() -> None:
         ({"loss": "huber"}, DeclarationError, "loss=None in LiftedRegressor"),
         ({"loss": "quantile:0.9"}, DeclarationError, r"Quantile\(0.9\) is no likelihood"),
         ({"method": "minibatch"}, NotFittedError, r"Set method=GaussNewton\(evidence=True\)"),
-        ({"missing": True}, NotFittedError, r"Set method=GaussNewton"),
+        ({"missing": True}, DeclarationError, "complete X before"),
         ({"missing": True, "method": BY_EVIDENCE}, DeclarationError, "missing"),
     ],
 )
