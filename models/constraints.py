@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from liftednet import processes
 from liftednet.errors import DeclarationError, SolverError
-from liftednet.layers.expression import Applied, Expression, Parameter, value_of
+from liftednet.layers.expression import TIME, Applied, Expression, Parameter, value_of
 from liftednet.layers.join import Sum
 from liftednet.layers.projection import Projection
 from liftednet.network import Network, Term
@@ -29,6 +30,7 @@ from liftednet.problems import ConstrainedFit, WeightFit
 from liftednet.samples import Design, Weights
 from liftednet.sets.constraint import (
     Constraint,
+    Reordered,
     Rescaled,
     refuse_contradictions,
     refuse_impossible,
@@ -40,7 +42,7 @@ from liftednet.solution import Solution
 from liftednet.solvers import solve
 from liftednet.solvers.quasi_newton import lbfgs
 
-from .block import Blocks, row_weights
+from .block import Blocks, rows_that_count
 from .checkpoint import Keeper
 from .constraint_report import ConstraintReport, apart_of, broken
 from .data import Data
@@ -63,8 +65,64 @@ _MISSED = 1e-9  # of a share of rows: rounding
 _SETTLED = 1e-5  # relative change of the objective in a round
 _NEEDS = (
     "constraints on scores need one loss on the last pre-activation, such as CrossEntropy or "
-    "SquaredError, right on a dense layer, and no sequences."
+    "SquaredError, right on a dense layer."
 )
+
+
+class ScoredRows:
+    """The rows of scores that count: of sequences their steps, one sequence after the other.
+
+    Training has all first steps before all second ones.
+    """
+
+    def __init__(self, network: Network, data: Data) -> None:
+        """Find the rows of the last pre-activations on some data."""
+        self._term, self._data = network.terms[0], data
+        self._order: Array | None = None
+        self._lengths: Array | None = None
+        self.picked = partial(
+            rows_that_count, data.values, data.last_only, self._term.label, self._term.argument
+        )
+        if self._term.argument.sequence:
+            timeline = data.values[TIME]
+            last = self._term.label in data.last_only
+            mask = timeline.last if last else timeline.valid
+            numbers = mask.flatten().cumsum(0).view_as(mask) - 1
+            self._order = numbers.T[mask.T].cpu().numpy()
+            self._lengths = None if last else timeline.known.cpu().numpy()
+
+    @property
+    def targets(self) -> Tensor:
+        """(rows, outputs) in the order of training."""
+        found: Tensor = self.picked(self._data.values[self._term.label])[0]
+        return found
+
+    def of_samples(self, rows: Any) -> Any:
+        """Return rows in the order of training as those of one sequence after the other."""
+        return rows if self._order is None else rows[self._order]
+
+    def scores(self, found: Tensor) -> Tensor:
+        """Return (rows, outputs), those of one sequence after the other, of a model's scores."""
+        if self._lengths is None:
+            return found
+        steps = torch.arange(found.shape[1]) < torch.from_numpy(self._lengths)[:, None]
+        return found[steps.to(found.device)]
+
+    def bound(self, constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:
+        """Return constraints that know the sequences."""
+        if self._lengths is None:
+            return tuple(constraints)
+        return tuple(one.of_sequences(self._lengths) for one in constraints)
+
+    def trained(self, constraints: Sequence[Any]) -> tuple[Any, ...]:
+        """Return constraints on the rows in the order of training."""
+        if self._order is None:
+            return tuple(constraints)
+        back = np.argsort(self._order)
+        return tuple(
+            one.taken(back) if isinstance(one, RateConstraint) else Reordered(one, self._order)
+            for one in constraints
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,18 +230,19 @@ def refuse_unmet(
     scored, rates = parted(constraints)
     if not constraints:
         return
-    term = network.terms[0]
+    term, rows = network.terms[0], ScoredRows(network, data)
     if isinstance(term.argument, Applied) and isinstance(term.argument.layer, Projection):
         raise DeclarationError(
             "this network holds its scores by within= already, behind which no layer is fitted "
             "under constraints= exactly: declare all of them by one of the two."
         )
-    elsewhere = len(network.terms) > 1 or term.state is not None or term.argument.sequence
+    elsewhere = len(network.terms) > 1 or term.state is not None
     if elsewhere or not last_layers(term.argument):
         raise DeclarationError(_NEEDS)
-    refuse_unmet_rates(network, rates, data.values[term.label])
-    refuse_contradictions(scored, len(data), term.argument.units)
-    refuse_impossible(scored, len(data), term.argument.units)
+    y, scored = rows.of_samples(rows.targets), rows.bound(scored)
+    refuse_unmet_rates(network, rates, y)
+    refuse_contradictions(scored, len(y), term.argument.units)
+    refuse_impossible(scored, len(y), term.argument.units)
 
 
 def last_layers(argument: Expression) -> list[Applied]:
@@ -238,15 +297,17 @@ class AugmentedLagrangian:
         self._likes = dict(zip(parameters, blocks.weights, strict=True))
         self._stacked = {x: like.stacked().double().clone() for x, like in self._likes.items()}
         self._moving = [x for x in parameters if self._structure.penalties[x].smooth]
-        samples = len(blocks.values[term.label])
+        self._picked = partial(
+            rows_that_count, self._values, blocks.last_only, term.label, term.argument
+        )
+        self._y, weights = self._picked(self._values[term.label])
+        samples, y = len(self._y), self._y
         self.rounds, self._steps = _ROUNDS, max(_FEWEST, min(_MOST, _ROWS // samples))
         self._held = _Scores(limits) if isinstance(limits, Limits) else limits
         lower, upper = self._held.ends
         room = np.minimum(_MET, (upper - lower) / 4)
         self._ends = lower + room, upper - room
         self._prices = np.zeros(len(room))
-        y = self._values[term.label]
-        weights = row_weights(self._values, y)
         self._weighed = term.weight * (y.new_ones(len(y)) if weights is None else weights)
         potential = term.pinned.divergence.potential_value(y)
         self._constant = float((self._weighed * potential).sum())
@@ -300,12 +361,12 @@ class AugmentedLagrangian:
     def _reached(self) -> tuple[Tensor, float]:
         """Return the scores, and the objective there."""
         passed = self._passed(self._stacked)
-        u = value_of(self._term.argument, passed)
+        u = self._picked(value_of(self._term.argument, passed))[0]
         return u, self._objective(u, passed)[0]
 
     def _objective(self, u: Tensor, passed: Values) -> tuple[float, Tensor]:
         """Return the loss with the penalties, and the gradient of the loss in the scores."""
-        divergence, y = self._term.pinned.divergence, passed[self._term.label]
+        divergence, y = self._term.pinned.divergence, self._y
         loss = self._constant + float((self._weighed * divergence.link_values(u, y)).sum())
         slope = self._weighed.unsqueeze(-1) * (divergence.link_gradient(u) - y)
         return loss + self._structure.penalty(passed), slope
@@ -325,7 +386,7 @@ class AugmentedLagrangian:
             with torch.enable_grad():
                 moved = {x: part.requires_grad_() for x, part in leaves.items()}
                 passed = self._passed({**self._stacked, **moved})
-                u = value_of(self._term.argument, passed)
+                u = self._picked(value_of(self._term.argument, passed))[0]
             excess, (objective, slope) = self._excess(u), self._objective(u, passed)
             total = objective + self._mu / 2 * float(excess @ excess)
             slope = slope + self._held.pulled(u.detach(), self._mu * excess)
@@ -378,18 +439,20 @@ def _flat(parts: Sequence[Tensor]) -> Array:
 
 def hold(
     model: Lifted, constraints: Sequence[Constraint | RateConstraint], X: Any, progress: bool,
-    on_step: Report | None,
+    on_step: Report | None, lengths: Any = None,
 ) -> None:  # fmt: skip
     """Train all layers under constraints on the scores, and the last one exactly."""
     fitted, data = model._known, model._on_data()
     term, (scored, rates) = model.network.terms[0], parted(constraints)
-    held = HeldScores(term, scored, fitted.standardization)
+    rows = ScoredRows(model.network, data)
+    held = HeldScores(term, rows.trained(rows.bound(scored)), fitted.standardization)
     blocks = model._blocks_at(fitted.structure, data, fitted.weights)
     if scored and len((limits := held.problem(blocks).limits).lower):
         _go_on(model, limits, progress, on_step)
         blocks = model._blocks_at(fitted.structure, data, model._known.weights)
     if rates:
-        asked = HeldRates(rates, *numbers(model.network, data), errors=model.errors_aside)
+        counts = numbers(model.network, data)
+        asked = HeldRates(rows.trained(rates), *counts, errors=model.errors_aside)
         found = _counted(held, asked, blocks)
         if found.excess > 0 and not model.interrupted:
             _go_on(model, asked, progress, on_step)
@@ -408,10 +471,12 @@ def hold(
         value, solver, duals = solution.value, solution.solver, solution.duals
     held.place(blocks, value)
     model._fit = replace(fitted, weights=tuple(blocks.weights), data=data, blocks=blocks)
-    scores = model.scores(X)
-    labels = numbers(model.network, data)[0] if decides(model.network) else None
+    scores = rows.scores(model.scores(X, lengths=lengths))
+    known = rows.of_samples(numbers(model.network, data)[0])
+    labels = known if decides(model.network) else None
+    bound = [x if isinstance(x, RateConstraint) else rows.bound([x])[0] for x in constraints]
     report = ConstraintReport(
-        tuple(constraints), broken(constraints, labels, scores), duals, objective, gap,
+        tuple(constraints), broken(bound, labels, scores), duals, objective, gap,
         residual, solver, loss_of(model, scores, data),
         tuple(apart_of(one, labels, scores) for one in constraints),
     )  # fmt: skip
@@ -441,18 +506,17 @@ def _counted(held: HeldScores, asked: HeldRates, blocks: Blocks) -> CountedFit:
 
 
 def numbers(network: Network, data: Data) -> tuple[NDArray[Any], int]:
-    """Return the number of every label, and of classes."""
-    term = network.terms[0]
-    return numbers_of(data.values[term.label]), max(2, term.argument.units)
+    """Return the number of every label, as training has the rows, and of classes."""
+    return numbers_of(ScoredRows(network, data).targets), max(2, network.terms[0].argument.units)
 
 
 def loss_of(model: Lifted, scores: Tensor, data: Data) -> float:
-    """Return the loss of scores, a weighed mean over samples of raw data."""
-    term = model.network.terms[0]
-    y = model._known.standardization.answer(term, data.values[term.label]).double()
+    """Return the loss of scores, a weighed mean over rows of raw data."""
+    term, rows = model.network.terms[0], ScoredRows(model.network, data)
+    targets, weights = rows.picked(data.values[term.label])
+    y = model._known.standardization.answer(term, rows.of_samples(targets)).double()
     losses = term.pinned.divergence.values(y, scores.to(y))
-    weights = row_weights(data.values, y)
-    weights = torch.ones_like(losses) if weights is None else weights
+    weights = torch.ones_like(losses) if weights is None else rows.of_samples(weights).to(losses)
     return float(losses @ weights / weights.sum())
 
 

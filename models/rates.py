@@ -51,6 +51,7 @@ _PULL, _LITTLE = (
 _RIDGE = 1e-6  # of a feature's sum of squares, where rows are told apart
 _FARTHER = 3.0  # times as strong a pull after a failure
 _NEAR, _NEARER = 0.2, 0.8  # width of the surrogate over the spread of scores, less after a failure
+_FAR = 3.0  # times the loss of a guess
 _EXACT = 2.0  # times the prices, at which what rates miss is weighed against the objective
 _LENGTHS = (1.0, 0.5, 0.25, 0.1)  # of a step, tried in turn
 _LEFT = 0.1  # of the ends' distance is left by the margin
@@ -82,7 +83,7 @@ def decides(network: Network) -> bool:
     (term, *more), units = network.terms, network.terms[0].argument.units
     one = isinstance(term.loss, BinaryCrossEntropy) and units == 1
     known = isinstance(term.loss, CrossEntropy) or one
-    return known and not more and not term.argument.sequence
+    return known and not more
 
 
 def numbers_of(y: Tensor) -> Array:
@@ -334,8 +335,12 @@ class _FewDirections:
 def _nearer(
     fit: WeightFit, held: HeldRates, others: Sequence[Constraint], best: CountedFit, least: float
 ) -> CountedFit:
-    """Return what rounds of convex fits bring, with a pull of so much at least."""
+    """Return what rounds of convex fits bring, with a pull of so much at least.
+
+    No step goes where the loss is far above that of a guess: there the surrogate is flat.
+    """
     plain, size = ConstrainedFit(fit, ()), _size(fit)
+    most = best.objective + _FAR * fit.lam * len(held.labels) * math.log(held.classes)
     u, near, pull, failures = plain.scores(best.value), _NEAR, least, 0
     for _ in range(_ROUNDS):
         if best.excess <= 0 or failures == _FAILURES:
@@ -356,7 +361,7 @@ def _nearer(
             excess = held.excess(held.counted(u_ahead))
             objective = float(fit.measure(value).objective)
             falls = objective + worth * excess < best.objective + worth * best.excess
-            if falls and excess < best.excess:
+            if falls and excess < best.excess and objective < most:
                 best = CountedFit(
                     excess, value, solution.duals, objective, solution.residual, solution.solver
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,6 +56,14 @@ class Constraint(ABC):
         """
         raise DataError(f"{self!r} is not one on each sample by itself, as Bounds and Linear are.")
 
+    def of_sequences(self, lengths: Array) -> Constraint:
+        """Return the same for rows that are the steps of one sequence after the other.
+
+        Args:
+            lengths: (sequences,) the steps of each.
+        """
+        return self
+
     def stated(self, u: Expression) -> list[Stated]:
         """Return the constraint in CVXPY, for U (samples, outputs)."""
         limits = self.limits(*u.shape)
@@ -104,6 +112,35 @@ class Rescaled(Constraint):
 
     def _moments(self) -> tuple[Array, Array]:
         return self.scale.double().cpu().numpy(), self.center.double().cpu().numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class Reordered(Constraint):
+    """A constraint on rows U[order], as one on U.
+
+    Attributes:
+        constraint: on U[order].
+        order: (samples,) all numbers of rows.
+    """
+
+    constraint: Constraint
+    order: Array
+
+    def limits(self, samples: int, outputs: int) -> Limits | None:
+        """Return the limits on U."""
+        found = self.constraint.limits(samples, outputs)
+        if found is None:
+            return None
+        places = np.argsort(self.order)[:, None] * outputs + np.arange(outputs)
+        return replace(found, matrix=found.matrix.tocsc()[:, places.ravel()].tocsr())
+
+    def stated(self, u: Expression) -> list[Stated]:
+        """Return what is stated of U[order]."""
+        return self.constraint.stated(u[self.order])
+
+    def __repr__(self) -> str:
+        """Be named as it was declared."""
+        return repr(self.constraint)
 
 
 class Declared(Constraint):

@@ -1,7 +1,8 @@
-"""Sets of scores by linear limits: within a sample, and across samples."""
+"""Sets of scores by linear limits: within a sample, across samples, and over time."""
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from liftednet.sets.constraint import Constraint
 from liftednet.sets.polyhedron import Array, Limits
 from liftednet.validation import integers
 
-__all__ = ["Bounds", "Budget", "GroupMeans", "Linear", "Order", "Values"]
+__all__ = ["Bounds", "Budget", "GroupMeans", "Linear", "Order", "Rising", "Total", "Values"]
 
 _SHOWN = 6  # numbers of an array in a line
 
@@ -313,6 +314,105 @@ class Budget(Constraint):
     def __repr__(self) -> str:
         """Name the budget."""
         return _told(self, "highest")
+
+
+class _OverSteps(Constraint):
+    """Limits on the steps of every sequence together, whose rows stand one after the other."""
+
+    lengths: Array | None = None
+
+    def of_sequences(self, lengths: Array) -> Constraint:
+        """Return the same for sequences of so many steps."""
+        found = copy(self)
+        found.lengths = np.asarray(lengths)
+        return found
+
+    def _numbers(self, samples: int) -> Array:
+        """Return the number of the sequence of every row, (samples,)."""
+        if self.lengths is None:
+            raise DataError(
+                f"{self!r} speaks of the steps of sequences, and this model has no answer for each "
+                "step: take LiftedRNN or LiftedSequenceClassifier with y for every step."
+            )
+        if self.lengths.sum() != samples:
+            raise DataError(
+                f"{self!r} is of {self.lengths.sum()} steps, and the data have {samples}."
+            )
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
+
+
+class Rising(_OverSteps):
+    """U_t + margin <= U_{t+1} for every two steps of a sequence; prices (pairs, outputs).
+
+    Args:
+        margin: in units of the scores.
+
+    Raises:
+        DataError: the margin is no finite number; at first use, there are no sequences.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.constraints import Rising
+        >>> rows = torch.tensor([[1.0], [2.0], [0.0], [-0.5]])  # two sequences of two steps
+        >>> Rising().of_sequences([2, 2]).violation(rows)
+        0.5
+    """
+
+    def __init__(self, margin: float = 0.0) -> None:
+        """Keep the margin."""
+        self.margin = float(_as_array("the margin of Rising", margin))
+
+    def limits(self, samples: int, outputs: int) -> Limits:
+        """Return one limit for each pair of steps and output."""
+        numbers = self._numbers(samples)
+        first = np.flatnonzero(numbers[1:] == numbers[:-1])
+        if not len(first):
+            return Limits(
+                sparse.csr_matrix((0, samples * outputs)), np.zeros(0), np.zeros(0), (0, outputs)
+            )
+        return Order(np.c_[first, first + 1], self.margin).limits(samples, outputs)
+
+    def __repr__(self) -> str:
+        """Name the margin."""
+        return f"Rising(margin={self.margin:g})"
+
+
+class Total(_OverSteps):
+    """l <= sum of U over the steps of a sequence <= h; prices (sequences, outputs).
+
+    Args:
+        lower: l, a number, or (outputs,), or (sequences, outputs); None or -inf for none.
+        upper: h, likewise.
+        equal: both of them.
+
+    Raises:
+        DataError: they are no finite numbers, there are none, or one lies above the other; at first
+            use, there are no sequences.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.constraints import Total
+        >>> rows = torch.tensor([[1.0], [2.0], [0.0], [-0.5]])  # two sequences of two steps
+        >>> Total(equal=[[3.0], [0.0]]).of_sequences([2, 2]).violation(rows)
+        0.5
+    """
+
+    def __init__(self, lower: Any = None, upper: Any = None, equal: Any = None) -> None:
+        """Keep the ends."""
+        self.lower, self.upper, self.equal = _given("Total", lower, upper, equal)
+
+    def limits(self, samples: int, outputs: int) -> Limits:
+        """Return one limit for each sequence and output."""
+        numbers = self._numbers(samples)
+        ones = (np.ones(samples), (numbers, np.arange(samples)))
+        count = 0 if self.lengths is None else len(self.lengths)
+        sums = _alike(sparse.csr_matrix(ones, (count, samples)), outputs)
+        ends = (self.lower, self.upper) if self.equal is None else (self.equal, self.equal)
+        return _limits("an end of Total", sums, *ends, (count, outputs))
+
+    def __repr__(self) -> str:
+        """Name the ends."""
+        return _told(self, "lower", "upper", "equal")
 
 
 def _numbered(groups: Any) -> Any:

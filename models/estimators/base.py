@@ -16,6 +16,7 @@ from torch import Tensor
 
 from liftednet import errors, processes
 from liftednet.activation import Activation
+from liftednet.constraints import Constraint, RateConstraint
 from liftednet.errors import DataError
 from liftednet.names import activation_of
 from liftednet.validation import is_integer
@@ -29,6 +30,7 @@ from .input import Rows, numbers, refusals
 
 _PASSED_ON = [x.name for x in fields(Settings) if x.name not in ("network", "start", "seed")]
 
+Constraints = Sequence[Constraint | RateConstraint]
 Names = str | Activation | Sequence[str | Activation] | None
 
 
@@ -150,6 +152,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """Return a fitted model whose size the evidence has chosen; None where it cannot."""
         return None
 
+    def _numbered(self, constraints: Constraints) -> Constraints:
+        """Return constraints with numbers of labels in place of labels."""
+        return constraints
+
     def _held_at_best_size(
         self, data: tuple[Rows, Rows, Any], outputs: int, fit: Callable[[Lifted], object], held: Any
     ) -> Lifted | None:
@@ -195,6 +201,14 @@ class Classifying(Estimator):
                 f"the classes were {self.classes_} in the fit that goes on, and are {classes} now."
             )
         self.classes_ = classes
+
+    def _numbered(self, constraints: Constraints) -> Constraints:
+        if not isinstance(constraints, Sequence):
+            return constraints  # which the model refuses
+        return [
+            one.numbered(self.classes_) if isinstance(one, RateConstraint) else one
+            for one in constraints
+        ]
 
     def _weighted(self, labels: Rows, sample_weight: ArrayLike | None) -> ArrayLike | None:
         if self.class_weight is None:

@@ -16,7 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_monotonic_cst, column_or_1d, validate_data
 
 from liftednet.activation import Activation
-from liftednet.constraints import Constraint, RateConstraint
+from liftednet.constraints import Constraint
 from liftednet.errors import DataError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
 from liftednet.names import loss_of
@@ -28,7 +28,7 @@ from ..lifted import Lifted
 from ..methods import GaussNewton
 from ..relevance import relevance_of
 from ..shapes import interaction_groups
-from .base import Classifying, Estimator, activations, documented, on_cpu
+from .base import Classifying, Constraints, Estimator, activations, documented, on_cpu
 from .input import FLOATS, Kinds, Rows, columns, numbered, refusals, refuse_dates
 
 __all__ = ["LiftedClassifier", "LiftedRegressor"]
@@ -38,8 +38,6 @@ _SIZED = (  # settings of a network and a method of one's own, which has the siz
     "hidden_layer_sizes", "lam", "rho", "penalty", "divergence", "method", "solver", "batch_size",
     "monotonic_cst", "interaction_cst", "lipschitz",
 )  # fmt: skip
-
-Constraints = Sequence[Constraint | RateConstraint]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -124,12 +122,13 @@ class _Feedforward(Estimator):
 
     def _sets_of_inputs(self) -> list[list[int]]:
         """Return the sets of features that may interact as sets of the network's inputs."""
-        names, allowed = (
-            list(map(str, getattr(self, "feature_names_in_", ()))),
-            self.interaction_cst,
-        )
+        names = list(map(str, getattr(self, "feature_names_in_", ())))
+        allowed: Any = self.interaction_cst
         if not isinstance(allowed, str) and isinstance(allowed, Iterable):
-            named = [[x] if isinstance(x, str) else list(x) for x in allowed]
+            one = (
+                x if isinstance(x, Iterable) and not isinstance(x, str) else [x] for x in allowed
+            )
+            named = [list(x) for x in one]
             unknown = [x for some in named for x in some if isinstance(x, str) and x not in names]
             if unknown:
                 raise DataError(f"interaction_cst names {unknown[0]!r}, which is no column of X.")
@@ -175,10 +174,6 @@ class _Feedforward(Estimator):
             X, *self._told(y, sample_weight), constraints=self._numbered(constraints),
             confidence=confidence, held_out=held_out, strict=strict,
         )  # fmt: skip
-
-    def _numbered(self, constraints: Constraints) -> Constraints:
-        """Return constraints with numbers of labels in place of labels."""
-        return constraints
 
     def declared(
         self, X: Any, y: Any, sample_weight: ArrayLike | None = None, classes: Any = None
@@ -329,14 +324,6 @@ class LiftedClassifier(ClassifierMixin, Classifying, _Feedforward):  # type: ign
         self._take_classes(np.unique(labels if classes is None else classes), self.warm_start)
         target = numbered(labels, self.classes_)
         return target, self._outputs, self._weighted(labels, sample_weight)
-
-    def _numbered(self, constraints: Constraints) -> Constraints:
-        if not isinstance(constraints, Sequence):
-            return constraints  # which the model refuses
-        return [
-            one.numbered(self.classes_) if isinstance(one, RateConstraint) else one
-            for one in constraints
-        ]
 
     def predict_proba(self, X: Any) -> Rows:
         """Return probabilities, (samples, classes).

@@ -17,7 +17,7 @@ from liftednet.errors import DataError
 
 from ..builders import LiftedRNN
 from ..lifted import Lifted
-from .base import Classifying, Estimator, activations, documented
+from .base import Classifying, Constraints, Estimator, activations, documented
 from .input import FLOATS, Rows, numbered, refusals
 
 __all__ = ["LiftedSequenceClassifier"]
@@ -67,6 +67,7 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
         y: Any,
         sample_weight: ArrayLike | None = None,
         lengths: ArrayLike | None = None,
+        constraints: Constraints = (),
     ) -> Self:
         """Fit the network.
 
@@ -75,6 +76,9 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
             y: a label for every sequence, (samples,), or for every step, (samples, steps).
             sample_weight: (samples,), not negative; None for 1.
             lengths: (samples,) steps of each sequence; None: all have every step.
+            constraints: of `liftednet.constraints`, as `LiftedClassifier.fit` takes them. Their
+                rows are sequences, or where y has labels of steps all steps of the first sequence,
+                then of the second; `Rising` and `Total` speak of the steps of each.
 
         Raises:
             DataError: X, y, lengths or a setting cannot be used.
@@ -103,7 +107,13 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
         weights = self._weighted(labels, sample_weight)
         target = np.zeros(labels.shape, dtype=np.int64)
         target[valid] = numbered(labels[valid], self.classes_)
-        return self._learn(X, target, len(self.classes_), weights, lengths=lengths)
+        return self._learn(
+            X, target, len(self.classes_), weights, lengths=lengths,
+            constraints=self._numbered(constraints),
+        )  # fmt: skip
+
+    def _held_at_best_size(self, *_: Any) -> None:
+        """Return None: the evidence chooses no size of recurrent networks."""
 
     def predict_proba(self, X: Any, lengths: ArrayLike | None = None) -> Rows:
         """Return probabilities, (samples, classes), or (samples, steps, classes)."""

@@ -9,13 +9,31 @@ import pytest
 import torch
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
-from liftednet import LiftedClassifier, LiftedRegressor, Network, to_torch
+from liftednet import (
+    LiftedClassifier,
+    LiftedRegressor,
+    LiftedSequenceClassifier,
+    Network,
+    to_torch,
+)
 from liftednet.activations import ReLU, Tanh
-from liftednet.constraints import Bounds, Budget, GroupMeans, Linear, Order, Values, violations
+from liftednet.constraints import (
+    Bounds,
+    Budget,
+    GroupMeans,
+    GroupRates,
+    Linear,
+    Order,
+    Rate,
+    Rising,
+    Total,
+    Values,
+    violations,
+)
 from liftednet.errors import DataError, SolverError
 from liftednet.layers import concatenate, dense
 from liftednet.losses import BinaryCrossEntropy, SquaredError
-from liftednet.models import Lifted, LiftedMLP, Minibatch
+from liftednet.models import Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.constraints import HeldScores
 from liftednet.models.error_bars import has_evidence
 from liftednet.penalties import L1, Nonnegative, SquaredFrobenius
@@ -192,3 +210,44 @@ def test_a_classifier_holds_constraints_on_the_size_that_the_evidence_chooses() 
     assert model.model_.skip and fair.violation(model.model_.scores(x)) <= 1e-8
     assert not has_evidence(model.model_)  # error bars are those of a fit without constraints
     np.testing.assert_array_equal(model.predict(x), model.model_.scores(x).argmax(1))
+
+
+def test_steps_of_sequences_rise_and_sum_as_asked_and_have_prices() -> None:
+    drawn = torch.Generator().manual_seed(0)
+    x = torch.rand(20, 5, 2, generator=drawn, dtype=torch.float64)
+    y = x[:, :, :1].cumsum(1) + 0.5 * torch.randn(20, 5, 1, generator=drawn, dtype=torch.float64)
+    lengths, most = torch.tensor([5, 3, 4, 5] * 5), torch.linspace(3, 6, 20)[:, None]
+    there = torch.arange(5) < lengths[:, None]
+    model = LiftedRNN(2, 6, 1, activation="tanh", loss=SquaredError(), max_iter=10)
+    free = model.fit(x, y, lengths=lengths).scores(x, lengths=lengths)[..., 0]
+    assert (free.diff()[there[:, 1:]].min() < 0) and ((free * there).sum(1) > most[:, 0]).any()
+    asked = [Rising(), Total(upper=most), GroupMeans((x[..., 1][there] > 0.5).long(), 0.1)]
+    u = model.fit(x, y, lengths=lengths, constraints=asked).scores(x, lengths=lengths)[..., 0]
+    assert u.diff()[there[:, 1:]].min() > -1e-9
+    assert ((u * there).sum(1) - most[:, 0]).max() < 1e-9
+    inside = x[..., 1][there] > 0.5
+    assert abs(u[there][inside].mean() - u[there].mean()) < 0.1 + 1e-9
+    report = model.constraint_report()
+    assert max(report.violations) < 1e-9
+    assert report.gap < 1e-6
+    assert report.prices[1].shape == (20, 1)
+    assert (report.prices[1] > 1e-6).any()
+    assert report.loss == pytest.approx(float((u - y[..., 0])[there].square().mean() / 2))
+
+
+def test_labels_of_sequences_and_of_steps_meet_rates() -> None:
+    drawn = np.random.default_rng(0)
+    x, lengths = drawn.uniform(size=(60, 5, 2)), np.array([5, 3, 4] * 20)
+    group, there = np.arange(60) % 2, np.arange(5) < lengths[:, None]
+    last = (x[np.arange(60), lengths - 1, 0] + 0.3 * group > 0.6).astype(int)
+    model = LiftedSequenceClassifier((5,), max_iter=5, random_state=0)
+    model.fit(x, last, lengths=lengths, constraints=[GroupRates(group, 0.05)])
+    found = model.predict(x, lengths=lengths)
+    assert abs(found[group == 0].mean() - found[group == 1].mean()) <= 0.05
+    names = np.array(["no", "yes"])[(x[..., 0] > 0.4).astype(int)]
+    model.fit(x, names, lengths=lengths, constraints=[Rate(at_most=0.4, label="yes")])
+    assert (model.predict(x, lengths=lengths)[there] == "yes").mean() <= 0.4
+    with pytest.raises(DataError, match="speaks of the steps of sequences"):
+        model.fit(x, last, lengths=lengths, constraints=[Rising()])
+    with pytest.raises(DataError, match="speaks of the steps of sequences"):
+        LiftedMLP((2, 4, 1), loss=SquaredError()).fit(x[:, 0], last * 1.0, constraints=[Total(1.0)])
