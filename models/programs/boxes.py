@@ -273,6 +273,12 @@ def _beside(curve: Curve, low: Array, high: Array) -> Array:
     else:
         least, most = curve.extremes(chord, *ends)
         below, above = (chord, least), (chord, most)
+    if np.isfinite(curve.window[1]):  # a wave, whose bends are known between two ends
+        lost = (ends[0] < curve.window[0]) | (ends[1] > curve.window[1])
+        below, above = (
+            (torch.where(lost, 0.0, slope), torch.where(lost, end, value))
+            for (slope, value), end in ((below, -1.0), (above, 1.0))
+        )
     gap = (above[0] - below[0]) * middle + above[1] - below[1]
     return np.stack([x.numpy() for x in (*below, *above, gap)])
 

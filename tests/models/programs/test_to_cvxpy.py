@@ -15,7 +15,7 @@ from torch import nn
 
 from liftednet import LiftedClassifier, LiftedRegressor, to_cvxpy, to_torch
 from liftednet.activations import ELU, ReLU, Softplus
-from liftednet.errors import DataError, DeclarationError, NotFittedError
+from liftednet.errors import DataError, DeclarationError, NotFittedError, SolverError
 from liftednet.layers import dense
 from liftednet.losses import SquaredError
 from liftednet.models import Lifted, LiftedMLP, Minibatch, Network, input_convex
@@ -260,6 +260,10 @@ def test_what_cannot_stand_in_a_problem_is_refused() -> None:
             u = self.linear(x)
             return u.gather(1, (x[:, :1] > 0).long())
 
+    class Gamma(nn.Module):
+        def forward(self, u):
+            return torch.lgamma(u)
+
     with pytest.raises(DataError, match="box="):
         to_cvxpy(relu, x)
     with pytest.raises(DataError, match="finite"):
@@ -276,8 +280,22 @@ def test_what_cannot_stand_in_a_problem_is_refused() -> None:
         to_cvxpy(Chosen(), x, box=(-1, 1))
     with pytest.raises(DeclarationError, match="not convex"):
         to_cvxpy(relu, x, box=(-1, 1), mixed_integer=False)
+    with pytest.raises(DeclarationError, match="lgamma"):
+        to_cvxpy(nn.Sequential(relu, Gamma()), x, box=(-1, 1))
+    with pytest.raises(DataError, match=r"example=X\[:2\]"):
+        to_cvxpy(nn.RNN(1, 2), x, box=(-1, 1))
     with pytest.raises(DataError, match="fitted model"):
         to_cvxpy(3, x)
     with pytest.raises(NotFittedError):
         to_cvxpy(LiftedMLP((2, 3, 1), ELU(), SquaredError()), x)
     assert all(p.requires_grad for p in relu.parameters())
+
+
+def test_a_solver_that_is_not_installed_is_named(monkeypatch) -> None:
+    def none(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr("liftednet.solvers.mixed_integer.import_module", none)
+    network = drawn(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    with pytest.raises(SolverError, match="pip install highspy"):
+        _ = to_cvxpy(network, cp.Variable(2), box=(-1, 1)).constraints
