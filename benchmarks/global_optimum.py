@@ -129,7 +129,8 @@ def measured(run: Run) -> Outcome:
     found = {"global": ours}
 
     started = time.process_time()
-    tries = _lbfgs(X, y, classes, max(TIMES_OURS * ours["seconds"], LEAST_SECONDS))
+    seconds = max(TIMES_OURS * ours["seconds"], LEAST_SECONDS)
+    tries = lbfgs(X, y, RHO, lambda seed: _model(X, classes, GaussNewton(), seed), seconds)
     best, weights = min(tries, key=lambda x: x[0])
     worst, model = max(x[0] for x in tries), _model(X, classes, GaussNewton())
     model = model.with_weights(weights)
@@ -155,33 +156,28 @@ def _model(X: Tensor, classes: int, method: Any, seed: int = 0) -> LiftedMLP:
     )  # fmt: skip
 
 
-def _objective(X: Tensor, y: Tensor, parts: list[Tensor]) -> Tensor:
-    W, b, A, c = parts
-    f = (X @ W + b).clamp(min=0) @ A + c
-    paid = RHO * (W.square().sum() + A.square().sum())
+def objective(X: Tensor, y: Tensor, parts: list[Tensor], rho: float) -> Tensor:
+    """Return loss + rho |W|^2 of all layers of ReLU, weights and biases by turns."""
+    h, paid = X, torch.zeros((), dtype=X.dtype)
+    for W, b in zip(parts[::2], parts[1::2], strict=True):
+        u, paid = h @ W + b, paid + rho * W.square().sum()
+        h = u.clamp(min=0)
     if y.ndim == 2:
-        return (y - f).square().sum() / 2 + paid
-    return torch.nn.functional.cross_entropy(f, y, reduction="sum") + paid
+        return (y - u).square().sum() / 2 + paid
+    return torch.nn.functional.cross_entropy(u, y, reduction="sum") + paid
 
 
-def _start(X: Tensor, classes: int, seed: int) -> list[Tensor]:
-    model = _model(X, classes, GaussNewton(), seed)
-    stacked = [layer.stacked().double() for layer in model._first_weights()]
-    return [part for layer in stacked for part in (layer[:-1], layer[-1])]
-
-
-def _weights(parts: list[Tensor]) -> list[Weights]:
-    W, b, A, c = (x.detach().double() for x in parts)
-    return [Weights(W, b), Weights(A, c)]
-
-
-def _lbfgs(X: Tensor, y: Tensor, classes: int, seconds: float) -> list[tuple[float, list[Weights]]]:
+def lbfgs(
+    X: Tensor, y: Tensor, rho: float, model: Callable[[int], LiftedMLP], seconds: float
+) -> list[tuple[float, list[Weights]]]:
+    """Return objectives and weights of starts from the first weights of models, while they fit."""
     found: list[tuple[float, list[Weights]]] = []
     started = time.process_time()
     for seed in range(STARTS):
         if found and (time.process_time() - started) * (1 + 1 / seed) > seconds:
             break  # one more of the same length would not fit
-        first = _start(X, classes, seed)
+        stacked = [layer.stacked().double() for layer in model(seed)._first_weights()]
+        first = [part for layer in stacked for part in (layer[:-1], layer[-1])]
         sizes = [x.numel() for x in first]
 
         def parts(point: Array, first: list[Tensor] = first, sizes: list[int] = sizes) -> list[Any]:
@@ -190,7 +186,7 @@ def _lbfgs(X: Tensor, y: Tensor, classes: int, seconds: float) -> list[tuple[flo
 
         def valued(point: Array) -> tuple[float, Array]:
             these = [x.clone().requires_grad_() for x in parts(point)]
-            value = _objective(X, y, these)
+            value = objective(X, y, these, rho)
             slopes = torch.autograd.grad(value, these)
             return float(value.detach()), torch.cat([x.flatten() for x in slopes]).numpy()
 
@@ -199,7 +195,9 @@ def _lbfgs(X: Tensor, y: Tensor, classes: int, seconds: float) -> list[tuple[flo
             valued, start, jac=True, method="L-BFGS-B",
             options={"maxiter": 3000, "maxfun": 10_000, "maxcor": 20, "ftol": 1e-10},
         )  # fmt: skip
-        found.append((float(end.fun), _weights(parts(end.x))))
+        reached = [x.detach().double() for x in parts(end.x)]
+        pairs = zip(reached[::2], reached[1::2], strict=True)
+        found.append((float(end.fun), [Weights(W, b) for W, b in pairs]))
     return found
 
 

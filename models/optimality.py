@@ -115,7 +115,7 @@ def global_gap(
     time.
 
     Args:
-        model: fitted, of one hidden layer with ReLU, leaky ReLU or absolute value; an estimator of
+        model: fitted, of one hidden layer with ReLU or leaky ReLU; an estimator of
             such a model; or a torch network of Linear, ReLU and Linear.
         X: (samples, inputs), raw.
         y: as the loss takes it.

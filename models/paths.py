@@ -56,7 +56,7 @@ def global_path(
     linear layer stays.
 
     Args:
-        model: fitted on arrays, of one hidden layer with ReLU, leaky ReLU or absolute value, by
+        model: fitted on arrays, of one hidden layer with ReLU or leaky ReLU, by
             any method; or an estimator of such a model.
         smallest: the last rho, sqrt(rho_1 rho_2) of both layers, whose ratio stays.
         number: of steps.

@@ -320,7 +320,7 @@ def _kinked(activation: Activation) -> Kinked:
             return phi
     raise DeclarationError(
         "the global optimum is of activations with phi(c u) = c phi(u) for c > 0 and one slope on "
-        f"either side of 0, ReLU(), LeakyReLU() and the absolute value; {activation!r} is none: "
+        f"either side of 0, as ReLU() and LeakyReLU(); {activation!r} is none: "
         f"{_INSTEAD}."
     )
 
