@@ -36,9 +36,6 @@ class Graph:
         composition: the network.
         box: the ends of x.
         seconds: that linear programs may take to tighten the ranges of units.
-        built: what ties x and y, once it is made.
-        free: variables of its columns that are no whole numbers.
-        whole: variables of those that are.
     """
 
     x: Expression
@@ -46,56 +43,41 @@ class Graph:
     composition: Composition
     box: tuple[Array, Array]
     seconds: float = 0.0
-    built: Relaxation | None = None
-    free: Any = None
-    whole: Any = None
+    built: bool = field(default=False, init=False)
+    free: Any = field(default=None, init=False)  # variables of columns that are no whole numbers
+    whole: Any = field(default=None, init=False)  # of those that are
 
-    def __post_init__(self) -> None:
-        """Make the variables where there is a program."""
-        if self.built is not None:
-            self.take(self.built)
-
-    @property
+    @cached_property
     def relaxation(self) -> Relaxation:
-        """What ties x and y."""
-        if self.built is None:
-            self.take(relaxation(self.composition, self.box, seconds=self.seconds))
-        assert self.built is not None
-        return self.built
-
-    def take(self, found: Relaxation) -> None:
-        """Have another program, with variables of its own."""
-        self.built, program = found, found.program
+        """What ties x and y, with variables of its own."""
+        found, self.built = relaxation(self.composition, self.box, seconds=self.seconds), True
+        program = found.program
         self._whole = np.flatnonzero(program.whole)
         self._free = np.setdiff1d(np.arange(self.x.size, len(program.whole)), self._whole)
         ends = [program.lower[self._free], program.upper[self._free]]
         self.free = cp.Variable(len(self._free), bounds=ends) if len(self._free) else None
         self.whole = cp.Variable(len(self._whole), boolean=True) if len(self._whole) else None
+        return found
 
-    @property
-    def variables(self) -> list[Any]:
-        """Those that are not x's."""
-        return [one for one in (self.y, self.free, self.whole) if one is not None]
-
-    def of(self, matrix: Any, offset: Any = 0.0, whole: Any = None) -> Expression:
-        """Return M z + c, with numbers in the place of the whole ones where they are given."""
+    def of(self, matrix: Any, offset: Any = 0.0) -> Expression:
+        """Return M z + c."""
         columns = matrix.tocsc()
         found: Expression = columns[:, : self.x.size] @ self.x + offset
         if self.free is not None:
             found = found + columns[:, self._free] @ self.free
         if self.whole is not None:
-            found = found + columns[:, self._whole] @ (self.whole if whole is None else whole)
+            found = found + columns[:, self._whole] @ self.whole
         return found
 
-    def constraints(self, whole: Any = None) -> list[Constraint]:
-        """Return the rows, the box, and what the outputs are; `whole` as in `of`."""
+    def constraints(self) -> list[Constraint]:
+        """Return the rows, the box, and what the outputs are."""
         program = self.relaxation.program
         found = [self.x >= self.box[0], self.x <= self.box[1]]
         for which, sign in ((np.isfinite(program.low), 1), (np.isfinite(program.high), -1)):
             if which.any():
                 ends = program.low if sign > 0 else program.high
-                found.append(sign * self.of(program.rows[which], -ends[which], whole) >= 0)
-        return [*found, self.y == self.of(*self.relaxation.output, whole)]
+                found.append(sign * self.of(program.rows[which], -ends[which]) >= 0)
+        return [*found, self.y == self.of(*self.relaxation.output)]
 
     def states(self) -> list[Expression]:
         """Return what each block gives."""
@@ -105,8 +87,8 @@ class Graph:
         """Give the variables the values that they have at x."""
         x = np.asarray(self.x.value, dtype=float)
         self.y.save_value(self.composition.forward(x))
-        if self.built is not None:
-            z = self.built.point(x)
+        if self.built:
+            z = self.relaxation.point(x)
             for variable, columns in ((self.free, self._free), (self.whole, self._whole)):
                 if variable is not None:
                     variable.save_value(z[columns])

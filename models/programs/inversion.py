@@ -18,7 +18,7 @@ from liftednet.validation import require_positive
 from ..bounds.curves import Array
 from ..bounds.reading import require_box
 from ..prediction import Predictor
-from .boxes import Tangents, lined
+from .boxes import Tangents, lined, output_ends
 from .composition import Composition, composition_of
 from .cvxpy_network import CvxpyNetwork, to_cvxpy
 from .optimum import Optimum, optimize
@@ -211,11 +211,9 @@ def exact_range(
                 "exact ranges are those of scores: give to_torch(model, logits=True)."
             )
     started = time.perf_counter()
-    stated = to_cvxpy(
-        model, cp.Variable(inputs), box=box, mixed_integer=True, seconds=seconds / 4,
-        example=example,
-    )  # fmt: skip
-    low, high = stated.range()
+    stated = to_cvxpy(model, cp.Variable(inputs), box=box, mixed_integer=True, example=example)
+    graph = stated.graphs[0]
+    low, high = (x[0] for x in output_ends(graph.composition, *(x[None] for x in graph.box)))
     ends, count = [low.copy(), high.copy()], 2 * len(low)
     for number in range(count):
         output, side = divmod(number, 2)
