@@ -9,7 +9,7 @@ of the constraint (an intersection-union test); constraints share one minus the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -209,9 +209,20 @@ class Asked:
 
 def fit_with_warranty(
     model: Lifted, given: tuple[Any, Any, Any, Any], constraints: Sequence[Any], asked: Asked,
+    other: Callable[[tuple[Any, Any, Any], Sequence[Any], float], Lifted | None] | None = None,
     **others: Any,
-) -> None:  # fmt: skip
-    """Fit on some of the rows, and let the others say whether constraints on rates hold."""
+) -> Lifted:  # fmt: skip
+    """Fit on some of the rows, and let the others say whether constraints on rates hold.
+
+    Args:
+        model: which is fitted.
+        given: X, y, lengths and weights.
+        constraints: on rates.
+        asked: of them.
+        other: takes X, y and weights of the rows that train, constraints on them and standard
+            errors of the margin, and returns another model in place of this, or None for this.
+        **others: of `fit`.
+    """
     X, y, lengths, sample_weight = given
     if isinstance(X, DataLoader) or lengths is not None:
         raise DataError("confidence sets rows aside: give X and y as arrays, one row a sample.")
@@ -229,14 +240,16 @@ def fit_with_warranty(
     if asked.strict:
         refuse_too_few(new, labels[aside], classes, asked.confidence)
     weights = None if sample_weight is None else taken(sample_weight, rows)
-    model.errors_aside = errors_aside(asked.confidence, len(rates), asked.share)
-    try:
-        model.fit(
-            taken(X, rows), taken(y, rows), sample_weight=weights,
-            constraints=[one.taken(rows) for one in rates], **others,
-        )  # fmt: skip
-    finally:
-        model.errors_aside = 1.0
+    some, held = (taken(X, rows), taken(y, rows), weights), [one.taken(rows) for one in rates]
+    errors = errors_aside(asked.confidence, len(rates), asked.share)
+    if other is not None and (found_model := other(some, held, errors)) is not None:
+        model, raw = found_model, found_model._data(X, y)
+    else:
+        model.errors_aside = errors
+        try:
+            model.fit(*some[:2], sample_weight=weights, constraints=held, **others)
+        finally:
+            model.errors_aside = 1.0
     scores = model.scores(taken(X, aside))
     found = verdicts(new, labels[aside], scores, asked.confidence)
     known = model._known
@@ -250,3 +263,4 @@ def fit_with_warranty(
     if asked.strict and not all(one.holds for one in found):
         model._fit = None
         raise SolverError(f"no model is handed out:\n{report}")
+    return model

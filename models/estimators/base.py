@@ -126,16 +126,18 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _learn(self, X: Rows, target: Rows, outputs: int, sample_weight: Any, **told: Any) -> Self:
         told["sample_weight"] = None if sample_weight is None else numbers("weights", sample_weight)
 
-        def fit(model: Lifted, **other: Any) -> Lifted:
-            return model.fit(X, target, progress=bool(self.verbose), **{**told, **other})
+        def fit(model: Lifted, rows: tuple[Rows, Rows] = (X, target), **other: Any) -> Lifted:
+            return model.fit(*rows, progress=bool(self.verbose), **{**told, **other})
 
         data, held = (X, target, told["sample_weight"]), told.get("constraints")
         if not held:
             model = self._of_best_size(data, outputs, fit)
-        elif told.get("confidence") is None and isinstance(self, Classifying):
-            model = self._held_at_best_size(data, outputs, partial(fit, constraints=()), held)
-        else:  # rows that are set aside choose no size; targets that are bent have no limits
+        elif not isinstance(self, Classifying):  # targets that are bent have no limits
             model = None
+        elif told.get("confidence") is None:
+            model = self._held_at_best_size(data, outputs, partial(fit, constraints=()), held)
+        else:
+            model = self._with_warranty(data, outputs, fit, told)
         self.model_ = fit(self._start(outputs)) if model is None else model
         assert self.model_.trace is not None  # it has been fitted just now
         last = {step.number: step.objective for step in self.model_.trace.steps}
@@ -168,6 +170,31 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         if model is not None:
             hold(model, held, data[0], bool(self.verbose), None)
         return model
+
+    def _with_warranty(
+        self, data: tuple[Rows, Rows, Any], outputs: int, fit: Callable[..., Lifted],
+        told: Mapping[str, Any],
+    ) -> Lifted:  # fmt: skip
+        """Return such a model, or one without a choice of its size, judged on rows set aside."""
+        from ..constraints import hold
+        from ..warranty import Asked, fit_with_warranty
+
+        def other(some: tuple[Any, Any, Any], held: Any, errors: float) -> Lifted | None:
+            free = {"constraints": (), "confidence": None}
+            train = partial(fit, rows=some[:2], sample_weight=some[2], **free)
+            model = self._of_best_size(some, outputs, train)
+            if model is not None:
+                model.errors_aside = errors
+                hold(model, held, some[0], bool(self.verbose), None)
+                model.errors_aside = 1.0
+            return model
+
+        X, target, weights = data
+        asked = Asked(told["confidence"], told["held_out"], told["strict"])
+        return fit_with_warranty(
+            self._start(outputs), (X, target, None, weights), told["constraints"], asked, other,
+            progress=bool(self.verbose),
+        )  # fmt: skip
 
     def _forward(self, X: Rows, lengths: Any = None) -> Rows:
         """Return the outputs by the feedforward rule, (samples, outputs)."""

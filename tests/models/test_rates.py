@@ -114,6 +114,21 @@ def test_rows_set_aside_say_whether_rates_hold() -> None:
     assert "not shown with confidence 0.95" in str(lot.model_.constraint_report())
 
 
+def test_evidence_chooses_the_size_under_a_confidence_on_the_rows_that_train() -> None:
+    asked = [GroupRates(GROUP[:300], 0.3)]
+    model = LiftedClassifier(random_state=0).fit(
+        X[:300], Y[:300], constraints=asked, confidence=0.9
+    )
+    assert "largest evidence" in repr(model.model_)
+    assert model.model_.errors_aside == 1.0
+    held = model.model_.constraint_report().held_out
+    assert held is not None
+    hit = model.model_.predict(X[held.rows]).numpy() == 1
+    seen = gap(hit, GROUP[held.rows])
+    assert held.verdicts[0].seen == pytest.approx(seen)
+    assert len(model.model_._known.data) == 300 - len(held.rows)
+
+
 def test_asked_strictly_there_is_no_model_without_proof() -> None:
     asked = [GroupRates(GROUP, 0.05)]
     model = LiftedMLP((5, 10, 2), method=QUICK)
