@@ -382,7 +382,9 @@ def test_what_cannot_be_saved_is_refused(plain, tmp_path) -> None:
     lifted = lift(network, torch.zeros(2, 3), loss=losses.CrossEntropy(), show=False)
     with pytest.raises(DataError, match=r"got LiftedModule: .*state_dict.*write_"):
         save(lifted, tmp_path / "model.safetensors")
-    with pytest.raises(DataError, match=r"save needs a LiftedMLP or .* a Lifted, got Linear"):
+    with pytest.raises(
+        DataError, match=r"save needs a LiftedMLP or .*, got Linear: a torch network"
+    ):
         save(torch.nn.Linear(2, 2), tmp_path / "model")
     with pytest.raises(DataError, match="No such file or directory"):
         save(plain, tmp_path / "missing" / "model")
