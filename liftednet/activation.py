@@ -67,6 +67,7 @@ class Activation:
     per_unit: bool = True
     margin: Activation | None = None  # a continuous map on the same domain, where phi jumps
     scale_free: bool = False  # phi(c u) = phi(u) for every c > 0, as of a sign
+    accuracy: float = 0.0  # to which phi and prox are solved for, relative; 0 for rounding alone
 
     @staticmethod
     def from_function(forward: Map, lipschitz: float | None = None) -> Activation:
@@ -131,6 +132,43 @@ class Activation:
         from liftednet.potential import PotentialActivation
 
         return PotentialActivation(potential, lower, upper, lipschitz)
+
+    @staticmethod
+    def from_expression(
+        expression: Stated,
+        domain: Domain | None = None,
+        lipschitz: float | None = None,
+    ) -> Activation:
+        """Declare an activation, coupled or not, by a CVXPY expression of its potential alone.
+
+        phi(u) = argmax_v <u, v> - Phi(v), and its prox, are solved by CVXPY: slow but right, and
+        without a derivative.
+
+        Args:
+            expression: takes v (samples, units) and returns Phi(v), summed over the samples.
+            domain: takes v and returns constraints, if any.
+            lipschitz: a Lipschitz constant of phi, which joint divergences need.
+
+        Raises:
+            DataError: lipschitz is not positive.
+            DeclarationError: at first use, Phi is no convex scalar to CVXPY.
+            SolverError: at first use, <u, v> - Phi(v) has no largest value.
+
+        Example:
+            >>> import cvxpy as cp
+            >>> import torch
+            >>> from liftednet import Activation
+            >>> ball = Activation.from_expression(
+            ...     lambda v: cp.sum_squares(v) / 2,
+            ...     domain=lambda v: [cp.norm(v, 2, axis=1) <= 1],
+            ...     lipschitz=1.0,
+            ... )
+            >>> ball.forward(torch.tensor([[3.0, 4.0]])).round(decimals=4)
+            tensor([[0.6000, 0.8000]])
+        """
+        from liftednet.potential import StatedActivation
+
+        return StatedActivation(expression, domain, lipschitz)
 
     def forward(self, u: Tensor) -> Tensor:
         """Return phi(u); u and the result are (samples, units)."""
