@@ -280,7 +280,7 @@ def digits_of(hidden: str, trained: str) -> tuple[nn.Sequential, Any]:
             nn.functional.cross_entropy(network(inputs), classes).backward()
             steps.step()
         with torch.no_grad():
-            network[0].weight /= 16
+            next(network.parameters()).div_(16)
     with torch.no_grad():
         answers = network(torch.from_numpy(new_x)).argmax(1).numpy()
     return network, new_x[answers == new_y]
@@ -334,7 +334,7 @@ def more(convex: list[Record[Convex]], digits: list[Record[Digit]]) -> str:
 
 
 def gap(outcome: Any) -> float:
-    return abs(outcome["bound"] - outcome["value"]) / abs(outcome["value"])
+    return float(abs(outcome["bound"] - outcome["value"]) / abs(outcome["value"]))
 
 
 def table(records: list[Record[Run]]) -> str:

@@ -11,6 +11,7 @@ python -m benchmarks.inversion`, three minutes; written to benchmarks/results/in
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from itertools import product
 from statistics import fmean
 from typing import Any
@@ -52,7 +53,7 @@ def dense(inputs: int, units: int, outputs: int, activation: nn.Module) -> nn.Mo
     )  # fmt: skip
 
 
-NETWORKS = {
+NETWORKS: dict[str, tuple[int, Callable[[], nn.Module]]] = {
     "tanh, 2-10-10-1": (2, lambda: dense(2, 10, 1, nn.Tanh())),
     "GELU, 3-10-10-1": (3, lambda: dense(3, 10, 1, nn.GELU())),
     "tanh, 10-30-30-3": (10, lambda: dense(10, 30, 3, nn.Tanh())),

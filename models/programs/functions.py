@@ -97,7 +97,8 @@ def _node_of(expression: Any, variables: Sequence[Any]) -> Node | None:
         matrix = torch.from_numpy(np.array(_dense(factors[0].value), dtype=float))
         if inner is None:
             return None
-        return lambda v: ((inner(v) @ matrix) * inner(v)).sum(1, keepdim=True)
+        whole: Node = inner
+        return lambda v: ((whole(v) @ matrix) * whole(v)).sum(1, keepdim=True)
     if name in ("multiply", "MulExpression", "DivExpression", "quad_over_lin") and len(rest) == 1:
         inner = _node_of(rest[0], variables)
         number = torch.from_numpy(np.array(factors[0].value, dtype=float).flatten(order="F"))

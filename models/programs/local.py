@@ -86,7 +86,7 @@ class Local:
             ):
                 y, back = network.both(np.repeat(v[None], slopes.shape[0], 0))
                 slopes.value = back(np.eye(slopes.shape[0]))
-                shift.value = y[0] - slopes.value @ v
+                shift.value = y[0] - np.asarray(slopes.value) @ v
             promised, slack = 0.0, 0.0
             for turn in range(2):  # the second with the curvature that the first has met
                 there = self.solved()
@@ -103,7 +103,7 @@ class Local:
                 for y, slopes, shift in zip(
                     search.outputs(there[None]), self.jacobians, self.shifts, strict=True
                 ):
-                    shift.value = y[0] - slopes.value @ there
+                    shift.value = y[0] - np.asarray(slopes.value) @ there
             if there is None:
                 break
             kept = merit - value >= _KEPT * promised and value < merit

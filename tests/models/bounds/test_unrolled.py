@@ -25,7 +25,7 @@ def test_states_and_last_states_are_those_of_torch(options) -> None:
     samples = 4 if options.get("batch_first") else 5
     ways = options.get("num_layers", 1) * (1 + options.get("bidirectional", False))
     start = torch.randn(ways, samples, 3)
-    inside = unrolled(nn.Sequential(copy.deepcopy(recurrence)))[0]
+    (inside,) = unrolled(nn.Sequential(copy.deepcopy(recurrence))).children()
     for given in ((x,), (x, start)):
         for found, wanted in zip(inside(*given), recurrence(*given), strict=True):
             torch.testing.assert_close(found, wanted)

@@ -33,6 +33,7 @@ def test_an_input_is_found_and_all_others_on_its_piece() -> None:
     assert np.linalg.norm(found.x) <= np.linalg.norm([0.3, -0.2, 0.1, 0.4]) + 1e-9
     assert found.optimum.proven and found.optimum.bound <= found.optimum.value
     assert found.optimum.gap <= 1e-2
+    assert found.rows is not None and found.high is not None
     assert (found.rows @ found.x <= found.high + 1e-7).all()
     others = found.x + 0.02 * RNG.normal(size=(400, 4))
     inside = (others @ found.rows.T <= found.high).all(1)
