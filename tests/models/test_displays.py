@@ -82,10 +82,9 @@ def test_a_path_is_drawn_with_what_its_steps_have() -> None:
     found = PathDisplay.from_path(steps)
     assert found.error[0] == 0.5 and np.isnan(found.error[1])
     assert isinstance(found.figure_, Figure) and found.ax_.get_xscale() == "log"
-    marked = [
-        line for axes in found.figure_.axes for line in axes.lines if len(line.get_xdata()) == 2
-    ]
-    assert {float(line.get_xdata()[0]) for line in marked if line.get_linestyle() == ":"} == {
+    lines = [line for axes in found.figure_.axes for line in axes.lines]
+    dotted = [np.asarray(line.get_xdata()) for line in lines if line.get_linestyle() == ":"]
+    assert {float(at[0]) for at in dotted if len(at) == 2} == {
         0.1,
         1.0,
     }

@@ -126,7 +126,8 @@ def test_evidence_chooses_the_size_under_a_confidence_on_the_rows_that_train() -
     hit = model.model_.predict(X[held.rows]).numpy() == 1
     seen = gap(hit, GROUP[held.rows])
     assert held.verdicts[0].seen == pytest.approx(seen)
-    assert len(model.model_._known.data) == 300 - len(held.rows)
+    known = model.model_._known.data
+    assert known is not None and len(known) == 300 - len(held.rows)
 
 
 def test_asked_strictly_there_is_no_model_without_proof() -> None:

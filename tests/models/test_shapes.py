@@ -83,7 +83,7 @@ def test_inputs_interact_as_allowed_at_every_input(allowed: Any, apart: Any) -> 
         def at(*inputs: int) -> Tensor:
             points = X.double().clone()
             points[:, inputs] += points.std(0)[list(inputs)]
-            return model.model_.scores(points)
+            return torch.as_tensor(model.model_.scores(points))
 
         return (at(i, j) - at(i) - at(j) + at()).abs().max()
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import pytest
 import torch
 from safetensors import safe_open
