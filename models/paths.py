@@ -34,6 +34,17 @@ class PathStep:
         error: mean square of what rows left out are missed by, in units of y; None as the evidence,
             and of classes.
         model: that predicts, and has error bars by `posterior`.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.losses import SquaredError
+        >>> from liftednet.models import LiftedMLP, global_path
+        >>> X = torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None]
+        >>> model = LiftedMLP((1, 30, 1), ReLU(), SquaredError(), rho=0.1, method="global")
+        >>> path = global_path(model.fit(X, X.abs()), smallest=0.1, number=3)
+        >>> [step.gap <= 1e-3 for step in path], path[-1].objective < path[0].objective
+        ([True, True, True], True)
     """
 
     rho: float

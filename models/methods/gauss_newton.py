@@ -55,7 +55,7 @@ class GaussNewton:
     weights then gives states at which every divergence is zero again. Constraints on single
     entries, `Nonnegative`, `Signs` and `FixedZeros`, hold at every step: projected Newton
     (Bertsekas, 1982), in which weights at zero that are pushed on stand still. Where kinks of ReLU
-    and its like make these steps short, L-BFGS goes on from there, and where that ends, dense
+    and its like make these steps short in dense networks, L-BFGS goes on from there, and then
     layers exchange the units that answer least, ten times (see `across_kinks`).
 
     Attributes:
@@ -260,9 +260,11 @@ def forward_of(blocks: Blocks) -> Forward:
     targets, recurrent = tuple(_targets(blocks)), network.recurrent
     ends = _ends(structure, pull)
     kinked = [
-        x for x in structure.states if isinstance(structure.divergences[x].activation, _KINKED)
-    ]
-    hidden = tuple(_between_layers(structure, kinked)) if network.dense else ()
+        x
+        for x in structure.states
+        if network.dense and isinstance(structure.divergences[x].activation, _KINKED)
+    ]  # a recurrence waits on slopes that are nearly flat, which L-BFGS takes for an end
+    hidden = tuple(_between_layers(structure, kinked))
     return Forward(
         network, network.data, targets, tuple(pull), layers, recurrent, ends, bool(kinked), hidden
     )

