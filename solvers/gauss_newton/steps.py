@@ -21,7 +21,7 @@ from .objective import Forward
 _SMALLEST_DAMPING = 1e-10  # in units of the first model's mean curvature
 _ATTEMPTS = 20
 _PAYS = 0.1  # of what a step lowers: by less than that, no further correction is worth its time
-_SLOW = 1e-3  # relative decrease from which kinks keep a model from meeting the objective
+_SLOW = 1e-2  # relative decrease from which kinks keep a model from meeting the objective
 _MOST_WORK = 2.5e8  # multiplications in a matrix that takes less time than the products
 _PRODUCT_SHARE = 25  # of a product in a matrix by layers, times n / m
 _OUTPUT_SHARE = 8  # of a product in a matrix of outputs, times their square / m
