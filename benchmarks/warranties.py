@@ -29,7 +29,7 @@ from scipy import optimize, stats
 from benchmarks.harness.report import write
 from benchmarks.harness.runs import records
 from liftednet import LiftedClassifier
-from liftednet.confidence import _APART, _Difference, share_bound
+from liftednet.confidence import difference_bound
 from liftednet.constraints import GroupRates, Rate
 
 CASES, CONFIDENCE, POWER, DRAWS = 1_000, 0.95, 0.8, 300
@@ -95,10 +95,7 @@ def ours(case: Needed, least: int) -> int:
     """Return the rows a group that `difference_bound` needs."""
 
     def shown(a: int, b: int, rows: int) -> bool:
-        """Say whether the bound lies within the limit, by its test there alone."""
-        spent = _APART * (1 - CONFIDENCE)
-        ends = 1 - share_bound(rows - b, rows, spent / 2), share_bound(b, rows, spent / 2)
-        return _Difference(a, rows, b, rows, ends).chance(case.limit) <= 1 - CONFIDENCE - spent
+        return difference_bound((a, rows), (b, rows), 1 - CONFIDENCE) <= case.limit
 
     def power(rows: int) -> float:
         uniform = np.random.default_rng(0).uniform(size=(2, DRAWS))

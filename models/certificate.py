@@ -21,7 +21,6 @@ from .programs.composition import read, readable
 from .programs.inversion import exact_range
 from .programs.relaxation import relaxation
 
-_NORM = 1 + 1e-10
 _UNITS = 1_500  # whose ends linear programs bring closer; beyond, intervals are all there is
 _WALKS = ((2, 0), (3, 2))  # samples of each, and which of them is followed
 _ALIKE = 1e-9  # bounds of both, which differ by rounding alone

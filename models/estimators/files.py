@@ -76,9 +76,7 @@ def rebuilt_estimator(description: Description, model: Any, known: Catalogue) ->
     if isinstance(estimator, LiftedClassifier | LiftedRegressor):
         estimator._kinds = _rebuilt_kinds(description.get("kinds"))
         estimator._inputs = model.network.inputs[0].units
-    if isinstance(
-        estimator, LiftedRegressor
-    ):  # of whose answers earlier files do not say the shape
+    if isinstance(estimator, LiftedRegressor):  # earlier files do not say the shape of answers
         estimator._one = description.get("one", model.network.terms[0].argument.units == 1)
     estimator.model_ = model
     return estimator

@@ -10,7 +10,6 @@ _STEPS = 50  # ten suffice
 _ROUGH = np.float32(3.5e-4)  # the root of rounding in float32: one step in float64 is left
 # where the numbers of a block stand
 _NU, _LOWER, _TOTAL, _SLOPE, _TOP, _MASS = (n * LANES for n in range(6))
-_ENDS = 6 * LANES
 
 
 @compiled

@@ -19,7 +19,7 @@ from .objective import Forward, Target
 from .steps import LevenbergMarquardt, Taken, direct
 
 _SETTLED = 0.05  # relative decrease of a step, below which weights have followed their rho
-_SLOW = 1e-3  # relative decrease from which kinks keep a model from meeting the objective
+_SLOW = 1e-3  # relative decrease at kinks, less than that of `steps`: rho moves the kinks, too
 _STEPS = 50  # of L-BFGS across kinks, before another rho
 _PATIENCE = 5  # looks at the evidence without a better one
 _BETTER = 0.01  # of log p(y): less is no news

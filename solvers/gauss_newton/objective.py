@@ -161,7 +161,7 @@ class Forward:
             steps, features), and lengths it is h_t = phi([h_(t-1), x_t, 1] P), u_t = [h_t, 1] Q.
         ends: lowest and highest, (parameters,) each, infinite where there is none; None where
             weights are free.
-        kinked: whether some layers are linear in pieces, as those of ReLU.
+        kinked: whether layers are dense, and some linear in pieces, as those of ReLU.
         hidden: numbers of the weights below and above units that nothing else reads, all kinked,
             both with biases, in dense layers.
     """
