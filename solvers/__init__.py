@@ -13,7 +13,6 @@ from liftednet.solution import Solution, Status
 
 from .base import Solver
 from .choice import choose, class_named, named, solve, solver_names
-from .compiled import measure
 
 if TYPE_CHECKING:
     from .gradient import FrankWolfe, TemporalSimplexDescent
@@ -32,7 +31,6 @@ __all__ = [
     "solver_names",
 ]
 
-measure.bring()
 # Imported when they are first asked for, and CVXPY with the reference.
 _LATER = {
     "FrankWolfe": "gradient",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -59,15 +59,6 @@ class Measure(NamedTuple):
 
     objective: float
     residual: float
-
-
-QUICKER: dict[type, Callable[[Any, Any], Any]] = {}  # ways to measure that others bring, by fit
-
-
-def measured_quicker(problem: Any, value: Any) -> Any:
-    """Return the `Measure` of a value by a way that others have brought, or None."""
-    found = QUICKER.get(type(problem))
-    return None if found is None else found(problem, value)
 
 
 def measured(

@@ -21,7 +21,6 @@ from liftednet.problems.fit import (
     Statement,
     constant,
     measured,
-    measured_quicker,
 )
 from liftednet.problems.priors import BoxedStates, in_float64
 from liftednet.samples import row_chunks
@@ -144,9 +143,6 @@ class StateFit(Fit[Tensor]):
         largest entry of the terms lam U as far as phi follows it (`reach`), grad R W' and V W'
         (and of lam, the unit of lam U).
         """
-        found: Measure | None = measured_quicker(self, value)
-        if found is not None:
-            return found
         objective, violation = (value.new_zeros((), dtype=torch.float64) for _ in range(2))
         scale = torch.full_like(objective, self.lam)
         for part in row_chunks(self.samples, self.units):

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import extending, njit, typeof, types
 from numba.core import caching, cgutils
@@ -79,10 +78,6 @@ def compiled(loop: Callable[..., Any]) -> Any:
 
 intrinsic: Any = extending.intrinsic
 
-_EXPONENT, _MANTISSA = np.int64(0x7FF), np.int64(0xFFFFFFFFFFFFF)
-_ONE = np.int64(0x3FF0000000000000)  # the bits of 1.0
-_LOG_2, _ROOT_2 = np.log(2.0), np.sqrt(2.0)
-
 
 @compiled
 def load(rows, first, block):
@@ -122,32 +117,6 @@ def largest(block, found):
         high = max(high, flat[n])
         low = min(low, flat[n])
     return max(high, -low)
-
-
-@compiled
-def logarithms(x, bits):
-    """Replace x (lanes,), positive normal float64 numbers, by log x.
-
-    With x = 2^e m, m in [1 / sqrt 2, sqrt 2], and r = (m - 1) / (m + 1): e log 2 + 2 artanh(r).
-
-    Args:
-        x: (2 lanes,), of which the second half is scratch.
-        bits: the same as int64.
-    """
-    for lane in range(LANES):
-        number = bits[lane]
-        x[LANES + lane] = float(((number >> 52) & _EXPONENT) - 1023)
-        bits[lane] = (number & _MANTISSA) | _ONE
-    for lane in range(LANES):
-        m, e = x[lane], x[LANES + lane]
-        large = m > _ROOT_2
-        m = 0.5 * m if large else m
-        e = e + 1.0 if large else e
-        r = (m - 1.0) / (m + 1.0)
-        s = r * r
-        tail = 1 / 13 + s * (1 / 15 + s * (1 / 17 + s * (1 / 19 + s / 21)))
-        series = s * (1 / 3 + s * (1 / 5 + s * (1 / 7 + s * (1 / 9 + s * (1 / 11 + s * tail)))))
-        x[lane] = e * _LOG_2 + 2.0 * (r + r * series)
 
 
 @compiled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from torch import Tensor
 
 from liftednet import activations
 from liftednet.divergences import joint, tight
-from liftednet.problems import StateFit, WeightFit, Weights
+from liftednet.losses import SimplexCrossEntropy
+from liftednet.problems import OutputFit, StateFit, WeightFit, Weights
 from liftednet.solvers import solve
 from tests.solvers.registry import (
     ACTIVATIONS,
@@ -112,3 +114,15 @@ def test_state_objective_is_the_written_sum(generator: torch.Generator) -> None:
     written = 0.5 * (entropy - (z * problem.pre_activation).sum())
     written += above.lam * (torch.log1p(a.exp()) - a * above.target).sum()
     assert problem.measure(z).objective == pytest.approx(float(written), rel=1e-12)
+
+
+@pytest.mark.parametrize("last", [[0.3] * 4, [-0.1, 0.4, 0.4, 0.3], [0.0, 0.4, 0.3, 0.3]])
+def test_outputs_off_the_simplex_or_zero_below_a_target_are_infinitely_bad(
+    last: list[float],
+) -> None:
+    z = torch.tensor([[0.25] * 4, last], dtype=torch.float64)
+    y = torch.eye(4, dtype=torch.float64)[[1, 0]]
+    u = torch.zeros(2, 4, dtype=torch.float64)
+    fit = OutputFit(SimplexCrossEntropy(), y, joint(activations.SimplexProjection()), u)
+    assert math.isfinite(fit.measure(z[:1].repeat(2, 1)).objective)
+    assert fit.measure(z).objective == math.inf

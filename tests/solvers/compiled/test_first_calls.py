@@ -16,7 +16,7 @@ from liftednet.losses import SimplexCrossEntropy
 from liftednet.models import GaussNewton, LiftedRNN
 from liftednet.problems import Link, OutputFit, StateFit
 from liftednet.solvers import choose, solve
-from liftednet.solvers.compiled import loops, measure, recurrent, solvers
+from liftednet.solvers.compiled import loops, recurrent, solvers
 from liftednet.solvers.compiled.lanes import compiled, filled
 
 ROOT = Path(__file__).parents[3]
@@ -68,16 +68,13 @@ def test_what_is_at_hand_is_known_before_a_problem_is_there() -> None:
         for columns in (3, 40):
             problem = states(columns, dtype)
             assert solve(problem).solver.startswith("compiled")
-            problem.measure(problem.pre_activation.relu())
         assert solvers._newton_at_hand.__wrapped__(dtype, 1)
-        assert measure._states_at_hand.__wrapped__(dtype, dtype, 1)
         y, u = torch.eye(3, dtype=dtype), torch.ones(3, 3, dtype=dtype)
         found = solve(
             OutputFit(SimplexCrossEntropy(), y, tight(activations.SimplexProjection()), u)
         )
         assert found.solver == "compiled-simplex"
         assert solvers._simplex_at_hand.__wrapped__(dtype, dtype)
-        assert measure._outputs_at_hand.__wrapped__(dtype, dtype, dtype)
     solvers.alone_at_hand.cache_clear()  # what this process had found before there was a loop
     assert solvers._descent_at_hand.__wrapped__()
     assert not solvers._newton_at_hand.__wrapped__(double, 7)  # links that no test has

@@ -18,8 +18,8 @@ from liftednet.solvers import choose, solve
 from liftednet.solvers.compiled import loops, solvers
 from liftednet.solvers.compiled.loops import ramp
 from liftednet.solvers.compiled.solvers import CompiledDescent, CompiledNewton, CompiledSimplex
-from tests.solvers.compiled.test_measure import RAMPS, outputs
-from tests.solvers.compiled.test_measure import states as fit
+from tests.solvers.compiled.test_loops import RAMPS, outputs
+from tests.solvers.compiled.test_loops import states as fit
 
 
 @pytest.mark.parametrize("activation", RAMPS, ids=repr)

@@ -1,4 +1,4 @@
-"""What compiled loops bring to the language: measures are those of torch."""
+"""What compiled loops know of activations, and that torch serves where they cannot."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from liftednet.activation import Activation
 from liftednet.activations.piecewise_linear import Bounded
 from liftednet.divergences import joint
 from liftednet.losses import SimplexCrossEntropy
-from liftednet.problems import Link, Measure, OutputFit, StateFit, fit
+from liftednet.problems import Link, OutputFit, StateFit
 from liftednet.solvers import choose, solve
-from liftednet.solvers.compiled import loops, measure, recurrent_rows, simplex_rows
-from liftednet.solvers.compiled.lanes import LANES, compiled, filled, logarithms
+from liftednet.solvers.compiled import loops, recurrent_rows, simplex_rows
+from liftednet.solvers.compiled.lanes import LANES, compiled, filled
 
 KNOWN: list[Activation] = [
     activations.Identity(),
@@ -72,74 +72,15 @@ def outputs(dtype: torch.dtype, samples: int = SAMPLES) -> tuple[OutputFit, Tens
     return OutputFit(SimplexCrossEntropy(), y.to(dtype), simplex, u.to(dtype), 0.7), z.to(dtype)
 
 
-def by_torch(problem: StateFit | OutputFit, z: Tensor, patch: pytest.MonkeyPatch) -> Measure:
-    with patch.context() as patched:
-        patched.setattr(fit, "QUICKER", {})
-        return problem.measure(z)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("activation", RAMPS, ids=repr)
-def test_states_are_measured_as_torch_does(
-    activation: Activation, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    problem = states(activation, dtype)
-    z = activation.forward(problem.pre_activation + 0.3)
-    found, expected = problem.measure(z), by_torch(problem, z, monkeypatch)
-    assert found == measure.measured_states(problem, z)
-    exact = 1e-12 if dtype is torch.float64 else 1e-8  # ends of a domain as float32 has them
-    assert found.objective == pytest.approx(expected.objective, rel=exact)
-    assert found.residual == pytest.approx(expected.residual, rel=1e-6)  # its scale is in float32
-    if activation is not RAMPS[0] and dtype is torch.float64:
-        z[-1, -1] = -7.0  # most of them have an end before
-        expected = by_torch(problem, z, monkeypatch)
-        assert math.isinf(expected.objective) == (type(activation) is not activations.LeakyReLU)
-        assert problem.measure(z).objective == pytest.approx(expected.objective)
-        assert not problem.measure(torch.full_like(z, torch.nan)).residual <= 1e-3
-
-
 @pytest.mark.parametrize("solver", ["compiled-newton", "dual", "proximal"])
 def test_bounds_that_float32_rounds_are_kept_by_states_at_them(
-    solver: str, monkeypatch: pytest.MonkeyPatch
+    solver: str,
 ) -> None:
-    if solver != "compiled-newton":
-        monkeypatch.setattr(fit, "QUICKER", {})
     for activation in (activations.Clipped(-0.1, 0.3), Bounded(activations.LeakyReLU(), -0.1, 0.3)):
         found = solve(states(activation, torch.float32), solver)
         exact = solve(states(activation, torch.float64), solver)
         assert found.residual <= 1e-5
         assert found.objective == pytest.approx(exact.objective, rel=1e-5)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("zero", [False, True])
-def test_outputs_are_measured_as_torch_does(
-    dtype: torch.dtype, zero: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    problem, z = outputs(dtype)
-    if zero:
-        z[0] = torch.eye(OUTPUTS)[0]  # where the target is one, too
-    found, expected = problem.measure(z), by_torch(problem, z, monkeypatch)
-    assert found == measure.measured_outputs(problem, z)
-    assert found == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("last", [[0.3] * 4, [-0.1, 0.4, 0.4, 0.3], [0.0, 0.4, 0.3, 0.3]])
-def test_outputs_off_the_simplex_or_zero_below_a_target_are_infinitely_bad(
-    last: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    problem, z = outputs(torch.float64)
-    z[-1] = torch.tensor(last)
-    assert not math.isfinite(by_torch(problem, z, monkeypatch).objective)
-    assert problem.measure(z).objective == math.inf
-
-
-def test_logarithms_are_those_of_numpy() -> None:
-    exponents = np.linspace(-307, 307, LANES - 2)
-    x = np.concatenate([10.0**exponents, [1 - 1e-9, 1 + 1e-9], np.zeros(LANES)])
-    expected = np.log(x[:LANES])
-    logarithms(x, x.view(np.int64))
-    assert x[:LANES] == pytest.approx(expected, rel=1e-15)
 
 
 @pytest.mark.parametrize("activation", KNOWN, ids=repr)
