@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,19 @@ from torch import Tensor
 from liftednet import activations
 from liftednet.divergences import joint, tight
 from liftednet.losses import SimplexCrossEntropy
-from liftednet.problems import OutputFit, StateFit, WeightFit, Weights
+from liftednet.penalties import SpectralNorm, SquaredFrobenius
+from liftednet.problems import (
+    BlockFit,
+    Design,
+    Link,
+    OutputFit,
+    StateFit,
+    StatesOverTime,
+    TimeLink,
+    WeightFit,
+    Weights,
+)
+from liftednet.problems.priors import BoxedStates
 from liftednet.solvers import solve
 from tests.solvers.registry import (
     ACTIVATIONS,
@@ -126,3 +139,115 @@ def test_outputs_off_the_simplex_or_zero_below_a_target_are_infinitely_bad(
     fit = OutputFit(SimplexCrossEntropy(), y, joint(activations.SimplexProjection()), u)
     assert math.isfinite(fit.measure(z[:1].repeat(2, 1)).objective)
     assert fit.measure(z).objective == math.inf
+
+
+def test_smoothness_is_a_lipschitz_constant_and_hardly_more(generator: torch.Generator) -> None:
+    """Of quadratic divergences the gradient of all but g is linear: its matrix has a norm."""
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    one = joint(activations.Sigmoid())
+    x, counted = draw(9, 4), torch.ones(12, 2, dtype=torch.bool)
+    weights = WeightFit(one, Design(x, False), draw(9, 3), SquaredFrobenius(0.1), 0.7)
+    above = Link(one, draw(3, 2), draw(2), draw(9, 2), 0.6)
+    states = StateFit(one, draw(9, 3), (above,), 0.5)
+    weighed = replace(above, weights=1 + draw(9).abs())
+    prior = BoxedStates(one, 0.5, (9, 3), None, x)
+    blocks = [BlockFit(prior, draw(9, 3), links) for links in ((above,), (weighed, above))]
+    link = TimeLink(one, 0.1 * draw(2, 2), draw(2), draw(12, 2, 2), counted, 0.3)
+    recurrent, lengths = -0.4 * torch.eye(2, dtype=torch.float64), torch.tensor([12, 12])
+    over_time = StatesOverTime(one, draw(12, 2, 2), recurrent, (link,), lengths, 2.0)
+    cases: list[tuple[Any, Any, float]] = [
+        (weights, lambda fit, v: fit.gradient(v)[0], 0.0),
+        (states, lambda fit, v: fit._terms(v)[1], 0.0),
+        (blocks[0], lambda fit, v: sum(fit.terms(v)), 0.0),
+        (blocks[1], lambda fit, v: sum(fit.terms(v)), 0.5),  # the sum of two norms
+        (over_time, lambda fit, v: sum(fit.terms(v)), 0.1),  # of a step and of those beside it
+    ]
+    for problem, slope, slack in cases:
+        like = torch.zeros(problem.like().shape, dtype=torch.float64)
+        units = torch.eye(like.numel(), dtype=torch.float64).unflatten(1, like.shape)
+        columns = [(slope(problem, unit) - slope(problem, like)).flatten() for unit in units]
+        norm = float(torch.linalg.matrix_norm(torch.stack(columns), 2))
+        assert norm <= problem.smoothness * (1 + 1e-9)
+        assert problem.smoothness <= norm * (1 + slack) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("bound", [1e-3, 0.5])
+def test_the_residual_under_a_bound_is_a_duality_gap(bound: float) -> None:
+    """By singular values: the largest entries of the violation, or the gap over all terms."""
+    generator = torch.Generator().manual_seed(0)
+    x, y, off = (torch.randn(12, 4, generator=generator, dtype=torch.float64) for _ in range(3))
+    problem = WeightFit(
+        joint(activations.Identity()), Design(x, False), y, SpectralNorm(bound), 0.7
+    )
+
+    def inside(matrix: Tensor) -> Tensor:
+        left, sizes, right = torch.linalg.svd(matrix, full_matrices=False)
+        return left * sizes.clamp(max=bound) @ right
+
+    for share in (1e-4, 1.0):
+        weight = inside(solve(problem).value.matrix + share * bound * off[:4])
+        slope, pull = x.T @ (x @ weight), x.T @ y
+        gradient = 0.7 * (slope - pull)
+        smoothness = 0.7 * float(torch.linalg.matrix_norm(x, 2)) ** 2
+        step = 1 / max(smoothness, float(gradient.abs().max()) / bound)
+        point = inside(weight - step * gradient)
+        moved = weight - point
+        gap = -float((moved * (moved / step - gradient)).sum())
+        terms = 0.7 * float((weight.abs() * (slope.abs() + pull.abs())).sum())
+        largest = 0.7 * max(float(slope.abs().max()), float(pull.abs().max()))
+        expected = max(gap / terms, float(moved.abs().max()) / step / largest)
+        found = problem.measure(Weights(weight, None)).residual
+        assert found == pytest.approx(expected, rel=1e-3 if share == 1 else 1.0)
+
+
+def test_what_lies_across_a_far_mean_is_judged_by_terms_about_it() -> None:
+    """Without a bias terms of 1e8 would hide gradients that tell samples apart."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 4, generator=generator, dtype=torch.float64)
+    y = x @ torch.randn(4, 2, generator=generator, dtype=torch.float64)
+    x = x + 1e4
+    problem = WeightFit(
+        joint(activations.Identity()), Design(x, False), y, SquaredFrobenius(0.1), 3.0
+    )
+    weight, mean = solve(problem).value.matrix, x.mean(0)
+    step = torch.randn(4, 2, generator=generator, dtype=torch.float64)
+    weight = weight + 0.1 * (step - torch.outer(mean, mean @ step) / (mean @ mean))
+    gradient = 3.0 * x.T @ (x @ weight - y) + 0.2 * weight
+    across = gradient - torch.outer(mean, mean @ gradient) / (mean @ mean)
+    terms = 3.0 * (x - mean).T @ y
+    expected = float(across.abs().max() / terms.abs().max())
+    assert problem.measure(Weights(weight, None)).residual == pytest.approx(expected, rel=0.05)
+
+
+def test_inputs_that_say_nothing_leave_what_the_penalty_pulls() -> None:
+    x, y = torch.zeros(1000, 2, dtype=torch.float64), torch.ones(1000, 1, dtype=torch.float64)
+    problem = WeightFit(joint(activations.Identity()), Design(x, False), y, SquaredFrobenius(0.3))
+    value = Weights(torch.tensor([[1.0], [-2.0]], dtype=torch.float64), None)
+    assert problem.measure(value).residual == pytest.approx(2 * 0.3 * 2)
+
+
+@pytest.mark.parametrize("size", [0.1, 1.0])
+def test_states_that_expand_are_judged_by_what_they_may_still_gain(size: float) -> None:
+    """Steps from 0, which is best, are 1e-6 of their terms; the quadratic objective tells."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    linear, lengths = joint(activations.Identity()), torch.tensor([16, 15])
+    first, offset = (torch.arange(16) < 2)[:, None].expand(16, 2), draw(2)
+    link = TimeLink(linear, draw(2, 2), offset, offset.expand(16, 2, 2), first, 0.3)
+    recurrent = 2.5 * torch.linalg.qr(draw(2, 2)).Q
+    drive = torch.zeros(16, 2, 2, dtype=torch.float64)
+    problem = StatesOverTime(linear, drive, recurrent, (link,), lengths, 0.7)
+    states = [size * draw(2, 2)]
+    for _ in range(15):
+        states.append(states[-1] @ recurrent)
+    wrong = torch.stack(states).where(problem.valid[..., None], 0.0)
+    pulled = (wrong[:2] @ link.weight).square().sum((0, 2))
+    excess = (0.7 * wrong[0].square().sum(1) + 0.3 * pulled) / 2
+    share = excess / (0.7 + problem.values(wrong).abs())
+    assert problem.measure(wrong).residual == pytest.approx(float(share.max()), rel=1e-3)
