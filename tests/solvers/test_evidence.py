@@ -107,6 +107,17 @@ def test_steps_by_evidence_go_on_where_they_were_killed(tmp_path: Any, last: int
     assert repr(again.structure.penalties.values()) == repr(whole.structure.penalties.values())
 
 
+def test_steps_whose_evidence_is_lost_in_rounding_say_that_they_have_not_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, y = linear(40, 3, 0.2)
+    model = LiftedMLP((3, 4, 1), Tanh(), SquaredError(), method=GaussNewton(evidence=True))
+    monkeypatch.setattr("liftednet.solvers.gauss_newton.evidence.evidence", lambda *_: None)
+    model.fit(x, y)
+    assert model.trace is not None
+    assert model.trace.ending is Ending.STALLED
+
+
 def test_what_has_no_evidence_is_refused() -> None:
     with pytest.raises(DeclarationError, match="needs the determinant"):
         GaussNewton(form="products", evidence=True)

@@ -13,13 +13,15 @@ from torch.distributions import MultivariateNormal
 
 from liftednet.activations import Identity, Softmax
 from liftednet.divergences import tight
+from liftednet.losses import CrossEntropy
 from liftednet.solvers.gauss_newton.covariance import unpacked_covariance
 from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations
 from liftednet.solvers.gauss_newton.evidence import evidence, precision_of, prior_of
-from liftednet.solvers.gauss_newton.laplace import averaged, laplace
+from liftednet.solvers.gauss_newton.laplace import averaged, laplace, share_of
 from liftednet.solvers.gauss_newton.objective import Forward, Target
 
 RHO = 0.4
+SOFTMAX = CrossEntropy().divergence
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -168,6 +170,21 @@ def test_probabilities_of_two_classes_are_those_of_an_integral() -> None:
         center, width = float(contrast @ mean[row]), float(contrast @ covariance[row] @ contrast)
         right = weights @ (1 / (1 + np.exp(-center - np.sqrt(width) * nodes))) / weights.sum()
         assert float(found[row, 0]) == pytest.approx(right, abs=2e-3)
+
+
+def test_of_many_samples_a_thousand_tell_how_far_probabilities_are_averaged() -> None:
+    x = normal(2500, 2)
+    chances = (3 * x @ normal(2, 2, seed=1)).softmax(-1)
+    drawn = torch.rand(2500, generator=torch.Generator().manual_seed(2)) < chances[:, 0]
+    y = torch.stack([drawn, ~drawn], 1).double()
+    forward = linear(x, y)
+    forward = replace(forward, targets=(replace(forward.targets[0], divergence=SOFTMAX),))
+    found = laplace(forward, (3 * normal(2, 2, seed=1)).flatten())
+    assert found is not None
+    left = torch.arange(2500) % 3 != 0  # every third is looked at
+    hidden = replace(forward, data=(x.masked_fill(left[:, None], torch.nan),))
+    third = replace(forward, data=(x[::3],), targets=(forward.targets[0].take(slice(0, None, 3)),))
+    assert share_of(found, hidden) == share_of(found, third) > 0
 
 
 def test_what_all_logits_share_moves_no_probability() -> None:

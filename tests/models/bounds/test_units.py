@@ -53,6 +53,29 @@ def test_derivatives_of_linear_networks_enclose_the_exact_ones(dtype):
                 assert high - low <= 1e-12
 
 
+def test_derivatives_of_a_product_in_a_box_enclose_the_exact_ones():
+    """(xy)' = a y + b x with x = a v + c, y = b v + d is steepest at the ends of v, exactly."""
+
+    class Product(nn.Module):
+        def __init__(self, a, b, c, d):
+            super().__init__()
+            self.numbers = a, b, c, d
+
+        def forward(self, v):
+            a, b, c, d = self.numbers
+            return (a * v + c) * (b * v + d)
+
+    generator, example = torch.Generator().manual_seed(0), torch.zeros(2, 1).double()
+    for numbers in (100 * torch.rand(10, 4, generator=generator).double()).tolist():
+        claim = certify(Product(*numbers), example, box=(-0.75, 1.25))
+        a, b, c, d = map(Fraction, numbers)
+        for end, low in ((-0.75, True), (1.25, False)):
+            exact = 2 * a * b * Fraction(end) + a * d + b * c
+            found = Fraction(float(claim.lowest if low else claim.highest))
+            assert found <= exact if low else found >= exact
+            assert float(found) == pytest.approx(float(exact), rel=1e-9)
+
+
 def test_a_multiple_in_float64_is_not_below_the_truth():
     class Tenth(nn.Module):
         def forward(self, x):
