@@ -59,9 +59,10 @@ from benchmarks.data.mnist import mnist
 from benchmarks.data.signals import _HAR
 from benchmarks.harness.exact import exact_gradients
 from benchmarks.harness.runs import Outcome, run_all
+from liftednet import certify
 from liftednet.errors import SolverError
 from liftednet.losses import SquaredError
-from liftednet.models import LiftedMLP, Minibatch, certify
+from liftednet.models import LiftedMLP, Minibatch
 from liftednet.penalties import Nonnegative, Orthogonal, SquaredFrobenius
 from liftednet.problems import Weights
 

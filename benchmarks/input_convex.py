@@ -34,7 +34,8 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from benchmarks.harness.runs import Outcome
-from liftednet.models import Lifted, Minibatch, certify, input_convex
+from liftednet import certify
+from liftednet.models import Lifted, Minibatch, input_convex
 from liftednet.problems import Weights
 
 from .constrained import (

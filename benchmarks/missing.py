@@ -29,7 +29,7 @@ from torch import nn
 
 from benchmarks.harness.report import write
 from benchmarks.harness.runs import Outcome, records
-from liftednet.models import LiftedClassifier, LiftedRegressor
+from liftednet import LiftedClassifier, LiftedRegressor
 
 SEEDS = range(5)
 HOLES = (("at random", 0.3), ("large ones", 0.3))

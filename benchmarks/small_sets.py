@@ -53,8 +53,8 @@ from benchmarks.data.packages import CLASSIFICATIONS, FRESH, REGRESSIONS, Packag
 from benchmarks.harness.report import write
 from benchmarks.harness.runs import RESULTS, Outcome, finished, run_all
 from benchmarks.harness.scores import LEVELS, of_chances, of_numbers
-from liftednet import posterior
-from liftednet.models import LiftedClassifier, LiftedRegressor, Prediction
+from liftednet import LiftedClassifier, LiftedRegressor, posterior
+from liftednet.models.results import Prediction
 
 Array = np.ndarray[Any, Any]
 SPLITS = 5

@@ -9,8 +9,6 @@ if __name__ == "models":
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from liftednet.network import Network as Network
-
 from .builders import LiftedMLP as LiftedMLP
 from .builders import LiftedRNN as LiftedRNN
 from .checkpoint import Checkpoint as Checkpoint
@@ -20,62 +18,30 @@ from .methods import GaussNewton as GaussNewton
 from .methods import Global as Global
 from .methods import Minibatch as Minibatch
 from .shapes import input_convex as input_convex
-from .trace import Ending as Ending
-from .trace import Step as Step
-from .trace import Trace as Trace
-from .uncertainty import Ball as Ball
-from .uncertainty import Box as Box
 
 if TYPE_CHECKING:
-    from .certificate import Certificate as Certificate
-    from .certificate import certify as certify
-    from .constraint_report import ConstraintReport as ConstraintReport
-    from .displays import CoverageDisplay as CoverageDisplay
-    from .displays import FitDisplay as FitDisplay
-    from .displays import PathDisplay as PathDisplay
-    from .displays import RelevanceDisplay as RelevanceDisplay
-    from .error_bars import Posterior as Posterior
-    from .error_bars import Prediction as Prediction
-    from .error_bars import posterior as posterior
-    from .estimators import LiftedClassifier as LiftedClassifier
-    from .estimators import LiftedRegressor as LiftedRegressor
-    from .estimators import LiftedSequenceClassifier as LiftedSequenceClassifier
-    from .optimality import GlobalGap as GlobalGap
-    from .optimality import MissingUnit as MissingUnit
     from .optimality import add_unit as add_unit
-    from .optimality import global_gap as global_gap
-    from .paths import PathStep as PathStep
     from .paths import global_path as global_path
-    from .programs import CvxpyNetwork as CvxpyNetwork
-    from .programs import Inversion as Inversion
-    from .programs import Optimum as Optimum
-    from .programs import Radius as Radius
-    from .programs import invert as invert
-    from .programs import optimize as optimize
-    from .programs import robustness_radius as robustness_radius
-    from .programs import to_cvxpy as to_cvxpy
 
-_MODULES = {
-    "certificate": "Certificate certify",
-    "constraint_report": "ConstraintReport",
-    "displays": "CoverageDisplay FitDisplay PathDisplay RelevanceDisplay",
-    "error_bars": "Posterior Prediction posterior",
-    "estimators": "LiftedClassifier LiftedRegressor LiftedSequenceClassifier",
-    "optimality": "GlobalGap MissingUnit add_unit global_gap",
-    "paths": "PathStep global_path",
-    "programs": "CvxpyNetwork Inversion Optimum Radius invert optimize robustness_radius to_cvxpy",
-}
-_LATER = {name: module for module, names in _MODULES.items() for name in names.split()}
-_AT_ONCE = (
-    "Ball", "Box", "Checkpoint", "Ending", "FullBatch", "GaussNewton", "Global", "Lifted",
-    "LiftedMLP", "LiftedRNN", "Minibatch", "Network", "Step", "Trace", "input_convex",
-)  # fmt: skip
+_LATER = {"add_unit": "optimality", "global_path": "paths"}
 
-__all__ = sorted((*_AT_ONCE, *_LATER))
+__all__ = [
+    "Checkpoint",
+    "FullBatch",
+    "GaussNewton",
+    "Global",
+    "Lifted",
+    "LiftedMLP",
+    "LiftedRNN",
+    "Minibatch",
+    "add_unit",
+    "global_path",
+    "input_convex",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what no fit needs on its first use: scikit-learn takes a second."""
+    """Import what no fit needs on its first use: scipy's optimizers take a second."""
     if name in _LATER:
         return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,6 +15,8 @@ from liftednet.lazy import pyplot
 if TYPE_CHECKING:
     from .paths import PathStep
 
+__all__ = ["CoverageDisplay", "FitDisplay", "PathDisplay", "RelevanceDisplay"]
+
 Array = NDArray[Any]
 _GRID = 200  # points of a curve
 _SIDE = 60  # points of each side of a map
@@ -50,7 +52,7 @@ class FitDisplay(_Display):
     Example:
         >>> import numpy as np
         >>> from liftednet import LiftedRegressor
-        >>> from liftednet.models import FitDisplay
+        >>> from liftednet.models.displays import FitDisplay
         >>> X = np.linspace(-1, 1, 40)[:, None]
         >>> model = LiftedRegressor(random_state=0).fit(X, X[:, 0] + 0.1 * np.cos(40 * X[:, 0]))
         >>> found = FitDisplay.from_estimator(model, X, X[:, 0])
@@ -137,7 +139,7 @@ class CoverageDisplay(_Display):
     Example:
         >>> import numpy as np
         >>> from liftednet import LiftedRegressor
-        >>> from liftednet.models import CoverageDisplay
+        >>> from liftednet.models.displays import CoverageDisplay
         >>> X = np.linspace(-1, 1, 60)[:, None]
         >>> y = X[:, 0] + np.random.default_rng(0).normal(size=60)
         >>> model = LiftedRegressor(random_state=0).fit(X[::2], y[::2])
@@ -191,7 +193,7 @@ class RelevanceDisplay(_Display):
     Example:
         >>> import numpy as np
         >>> from liftednet import LiftedRegressor
-        >>> from liftednet.models import RelevanceDisplay
+        >>> from liftednet.models.displays import RelevanceDisplay
         >>> X = np.random.default_rng(0).normal(size=(60, 3))
         >>> model = LiftedRegressor(random_state=0).fit(X, 2 * X[:, 1] + np.cos(30 * X[:, 0]))
         >>> RelevanceDisplay.from_estimator(model).names[0]
@@ -242,7 +244,8 @@ class PathDisplay(_Display):
         >>> import numpy as np
         >>> from liftednet.activations import ReLU
         >>> from liftednet.losses import SquaredError
-        >>> from liftednet.models import LiftedMLP, PathDisplay, global_path
+        >>> from liftednet.models import LiftedMLP, global_path
+        >>> from liftednet.models.displays import PathDisplay
         >>> X = np.linspace(-1, 1, 30)[:, None]
         >>> y = np.abs(X) + 0.1 * np.cos(40 * X)
         >>> model = LiftedMLP((1, 30, 1), ReLU(), SquaredError(), rho=0.1, method="global")

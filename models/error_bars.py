@@ -53,7 +53,7 @@ class Prediction:
 
     Example:
         >>> import torch
-        >>> from liftednet.models import Prediction
+        >>> from liftednet.models.results import Prediction
         >>> found = Prediction(torch.zeros(1, 1), torch.tensor([[3.0]]), torch.tensor([[4.0]]))
         >>> float(found.std), [round(float(end), 2) for end in found.interval(0.9)]
         (5.0, [-8.22, 8.22])

@@ -44,7 +44,7 @@ class MissingUnit:
         >>> import torch
         >>> from torch import nn
         >>> from liftednet.losses import SquaredError
-        >>> from liftednet.models import global_gap
+        >>> from liftednet import global_gap
         >>> X = torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None]
         >>> network = nn.Sequential(nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 1)).double()
         >>> unit = global_gap(network, X, X.abs(), loss=SquaredError(), rho=0.1).unit
@@ -76,7 +76,8 @@ class GlobalGap:
         >>> import torch
         >>> from liftednet.activations import ReLU
         >>> from liftednet.losses import SquaredError
-        >>> from liftednet.models import LiftedMLP, global_gap
+        >>> from liftednet import global_gap
+        >>> from liftednet.models import LiftedMLP
         >>> X = torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None]
         >>> model = LiftedMLP((1, 20, 1), ReLU(), SquaredError(), rho=0.1, method="global")
         >>> global_gap(model.fit(X, X.abs()), X, X.abs()).relative < 1e-3
@@ -133,7 +134,7 @@ def global_gap(
         >>> import torch
         >>> from torch import nn
         >>> from liftednet.losses import SquaredError
-        >>> from liftednet.models import global_gap
+        >>> from liftednet import global_gap
         >>> X = torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None]
         >>> network = nn.Sequential(nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 1)).double()
         >>> found = global_gap(network, X, X.abs(), loss=SquaredError(), rho=0.1)
@@ -205,7 +206,8 @@ def add_unit(model: Any, gap: GlobalGap) -> Any:
         >>> import torch
         >>> from liftednet.activations import ReLU
         >>> from liftednet.losses import SquaredError
-        >>> from liftednet.models import LiftedMLP, add_unit, global_gap
+        >>> from liftednet import global_gap
+        >>> from liftednet.models import LiftedMLP, add_unit
         >>> X = torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None]
         >>> model = LiftedMLP((1, 1, 1), ReLU(), SquaredError(), rho=0.1, method="gauss-newton")
         >>> found = global_gap(model.fit(X, X.abs()), X, X.abs())

@@ -65,7 +65,8 @@ class Ending(Enum):
 
     Example:
         >>> from liftednet import data
-        >>> from liftednet.models import Ending, FullBatch, LiftedMLP
+        >>> from liftednet.models import FullBatch, LiftedMLP
+        >>> from liftednet.models.results import Ending
         >>> digits = data.digits()
         >>> model = LiftedMLP((64, 10), method=FullBatch(sweeps=20))  # one convex problem
         >>> model.fit(digits.x_test, digits.y_test).trace.ending is Ending.CONVERGED

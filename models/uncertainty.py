@@ -19,6 +19,8 @@ from liftednet.validation import require_positive
 from .block import Structure, row_weights
 from .data import Data
 
+__all__ = ["Ball", "Box"]
+
 _STEPS = 3  # of Frank and Wolfe: .91 to .96 of the loss that thirty reach on the digits
 
 
@@ -33,7 +35,7 @@ class Ball:
 
     Example:
         >>> import torch
-        >>> from liftednet.models import Ball
+        >>> from liftednet.models.uncertainty import Ball
         >>> Ball(2.0).farthest(torch.tensor([[3.0, 4.0]]))
         tensor([[1.2000, 1.6000]])
     """
@@ -60,7 +62,7 @@ class Box(Ball):
 
     Example:
         >>> import torch
-        >>> from liftednet.models import Box
+        >>> from liftednet.models.uncertainty import Box
         >>> Box(0.1).farthest(torch.tensor([[3.0, -4.0]]))
         tensor([[ 0.1000, -0.1000]])
     """

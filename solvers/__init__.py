@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from liftednet.solution import Solution, Status
 
 from .base import Solver
-from .choice import choose, class_named, named, solve, solver_names
+from .choice import choose, class_named, get_solver, solve, solver_names
 
 if TYPE_CHECKING:
     from .gradient import FrankWolfe, TemporalSimplexDescent
@@ -26,7 +26,7 @@ __all__ = [
     "Status",
     "TemporalSimplexDescent",
     "choose",
-    "named",
+    "get_solver",
     "solve",
     "solver_names",
 ]

@@ -95,15 +95,15 @@ def solver_names() -> tuple[str, ...]:
     return (*(entry.name for entry in _TABLE), _REFERENCE.name)
 
 
-def named(name: str) -> AnySolver:
+def get_solver(name: str) -> AnySolver:
     """Return a solver by its name, that of a solver of CVXPY included, such as "CLARABEL".
 
     Raises:
         DeclarationError: there is no solver of that name.
 
     Example:
-        >>> from liftednet.solvers import named
-        >>> named("proximal")
+        >>> from liftednet.solvers import get_solver
+        >>> get_solver("proximal")
         Proximal(tolerance=None, max_iterations=20000, name='proximal')
     """
     for entry in (*_TABLE, _REFERENCE):
@@ -154,7 +154,7 @@ def choose(problem: Fit[Any], solver: str | AnySolver = "auto") -> AnySolver:
     """
     if isinstance(solver, str) and solver == "auto":
         return best(problem)
-    chosen = named(solver) if isinstance(solver, str) else solver
+    chosen = get_solver(solver) if isinstance(solver, str) else solver
     if not isinstance(chosen, Solver):
         raise DeclarationError(
             f"solver must be 'auto', a solver's name or a Solver object, got {solver!r}."

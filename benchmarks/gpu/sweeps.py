@@ -15,7 +15,8 @@ from benchmarks.gpu.jobs import Job
 from benchmarks.gpu.timing import Scale, wait
 from benchmarks.gpu.training_data import Images
 from liftednet.activations import ReLU
-from liftednet.models import FullBatch, LiftedMLP, Trace
+from liftednet.models import FullBatch, LiftedMLP
+from liftednet.models.results import Trace
 
 
 @dataclass(frozen=True)

@@ -216,7 +216,7 @@ def _alternatives(
     case: Case, slow: int, blocks: bool, judge: Callable[[Tensor], float]
 ) -> Iterator[Method]:
     matrix, right = case.stacked()
-    few = max(2, slow // 10)
+    few = min(max(2, slow // 10), len(case.u))
     if find_spec("daqp") is not None:
         yield Method("DAQP", lambda: _daqp(case, slow), slow)
     if case.upper == np.inf:

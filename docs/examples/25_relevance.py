@@ -11,7 +11,7 @@ from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
 
 from liftednet import LiftedRegressor
-from liftednet.models import CoverageDisplay, FitDisplay, RelevanceDisplay
+from liftednet.models.displays import CoverageDisplay, FitDisplay, RelevanceDisplay
 
 X, y = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
 X, X_new, y, y_new = train_test_split(X, y, random_state=0)

@@ -10,9 +10,10 @@ of any width.
 import matplotlib.pyplot as plt
 import numpy as np
 
+from liftednet import global_gap
 from liftednet.activations import ReLU
 from liftednet.losses import SquaredError
-from liftednet.models import Global, LiftedMLP, add_unit, global_gap
+from liftednet.models import Global, LiftedMLP, add_unit
 
 rng = np.random.default_rng(0)
 X = rng.uniform(-1, 1, (60, 2))

@@ -168,7 +168,7 @@ def show(model: Annotated[Path, _MODEL]) -> None:
 @app.command()
 def certify(model: Annotated[Path, _MODEL]) -> None:
     """Say what a saved model is for certain, at every input."""
-    from liftednet.models import certify as certified
+    from liftednet import certify as certified
     from liftednet.models.storage import load
 
     typer.echo(str(certified(load(model))))

@@ -20,10 +20,10 @@ from sklearn.model_selection import train_test_split
 from liftednet import storage
 from liftednet.command.files import require_place
 from liftednet.errors import DataError, LiftedError
-from liftednet.models import Ending
 from liftednet.models.estimators import LiftedClassifier, LiftedRegressor
 from liftednet.models.estimators.base import Estimator
 from liftednet.models.storage import load, parts, save
+from liftednet.models.trace import Ending
 from liftednet.names import loss_of
 from liftednet.validation import is_number
 

@@ -13,7 +13,7 @@ from liftednet.errors import DeclarationError, SolverError
 from liftednet.layers.expression import SAMPLE_WEIGHTS
 from liftednet.problems import StatesOverTime
 from liftednet.solution import Solution, Status
-from liftednet.solvers import Solver, choose, named
+from liftednet.solvers import Solver, choose, get_solver
 from liftednet.solvers.accelerated import Accelerated
 from liftednet.solvers.base import default_tolerance
 from liftednet.solvers.choice import finished
@@ -151,7 +151,7 @@ class Solvers:
         over_time = isinstance(problem, StatesOverTime)
         wanted = self.over_time if over_time else self.all
         if over_time and isinstance(wanted, str) and wanted != "auto":
-            return replace(named(wanted), tolerance=goal)  # type: ignore[type-var]
+            return replace(get_solver(wanted), tolerance=goal)  # type: ignore[type-var]
         if wanted != "auto":
             return wanted
         quick: Solver[Any, Any, Any] = (

@@ -68,7 +68,8 @@ class Global:
         >>> import torch
         >>> from liftednet.activations import ReLU
         >>> from liftednet.losses import SquaredError
-        >>> from liftednet.models import LiftedMLP, global_gap
+        >>> from liftednet import global_gap
+        >>> from liftednet.models import LiftedMLP
         >>> x = torch.linspace(-1, 1, 40, dtype=torch.float64).unsqueeze(1)
         >>> model = LiftedMLP((1, 50, 1), ReLU(), SquaredError(), rho=0.1, method="global")
         >>> found = global_gap(model.fit(x, x.abs()), x, x.abs())

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from liftednet import Network
 from liftednet.activations import ReLU, Tanh
 from liftednet.layers import Layer, apply, concatenate, convolution, delay, dense, turn
 from liftednet.losses import CrossEntropy
-from liftednet.models import FullBatch, Lifted, Minibatch, Network
+from liftednet.models import FullBatch, Lifted, Minibatch
 from tests.models.registry import GRAPHS
 
 SAMPLES, STEPS = 12, 5

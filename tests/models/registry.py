@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from liftednet import Network
 from liftednet.activations import Clipped, Identity, ReLU, Sigmoid, Softplus, Tanh
 from liftednet.layers import average_pooling, concatenate, convolution, delay, dense
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
-from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedRNN, Minibatch, Network
+from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedRNN, Minibatch
 from liftednet.problems import Weights
 
 SAMPLES, STEPS = 12, 4

@@ -10,11 +10,12 @@ import cvxpy as cp
 import pytest
 import torch
 
+from liftednet import Network
 from liftednet.activations import MaxPooling, ReLU, Sigmoid, Tanh
 from liftednet.errors import DataError, DeclarationError, LiftedError
 from liftednet.layers import Layer, apply, concatenate, delay, dense, turn
 from liftednet.losses import CrossEntropy, SimplexCrossEntropy, SquaredError
-from liftednet.models import GaussNewton, Lifted, LiftedMLP, Network
+from liftednet.models import GaussNewton, Lifted, LiftedMLP
 from liftednet.penalties import L1, Declared, Nonnegative, SpectralNorm, SquaredFrobenius
 from tests.models.networks import labeled
 

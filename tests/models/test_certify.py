@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from liftednet import certify, to_torch
+from liftednet import Network, certify, to_torch
 from liftednet.activations import ELU, LeakyReLU, ReLU, Sigmoid, Softplus, Tanh
 from liftednet.constraints import Bounds, Constraint, Linear
 from liftednet.errors import DataError, FitWarning, NotFittedError
 from liftednet.layers import concatenate, convolution, dense
 from liftednet.losses import CrossEntropy, SquaredError
-from liftednet.models import Lifted, LiftedMLP, Minibatch, Network
+from liftednet.models import Lifted, LiftedMLP, Minibatch
 from liftednet.penalties import Nonnegative
 from liftednet.problems import Weights
 

@@ -24,7 +24,6 @@ from liftednet.errors import DataError
 from liftednet.losses import CrossEntropy
 from liftednet.models import (
     Checkpoint,
-    Ending,
     FullBatch,
     GaussNewton,
     Lifted,
@@ -32,6 +31,7 @@ from liftednet.models import (
     Minibatch,
     checkpoint,
 )
+from liftednet.models.results import Ending
 from liftednet.storage import replace_file
 from tests.models.networks import labeled
 from tests.models.registry import SERVED

@@ -16,17 +16,9 @@ from liftednet.activations import ReLU, Tanh
 from liftednet.command import app
 from liftednet.errors import DataError
 from liftednet.losses import Huber, Loss, SquaredError
-from liftednet.models import (
-    Ending,
-    FullBatch,
-    GaussNewton,
-    Lifted,
-    LiftedMLP,
-    LiftedRNN,
-    Minibatch,
-    Trace,
-)
+from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.choice import Choice, DataShape, choose, shape_of
+from liftednet.models.results import Ending, Trace
 from liftednet.penalties import L1, Nonnegative, SquaredFrobenius
 
 X, Y = make_friedman1(400, noise=1.0, random_state=3)

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from liftednet import Activation, activations, losses
 from liftednet.errors import SolverError
-from liftednet.models import Ending, FullBatch
+from liftednet.models import FullBatch
 from liftednet.models.block import Blocks
-from liftednet.solvers import Solver, named
+from liftednet.models.results import Ending
+from liftednet.solvers import Solver, get_solver
 from tests.models.networks import fitted, full, labeled, targets_for
 
 ACTIVATIONS = [
@@ -71,14 +72,14 @@ class _Raising(Solver[Any, Any, Any]):
         self.solved = 0
 
     def obstacle(self, problem):
-        return named("generalized-linear").obstacle(problem)
+        return get_solver("generalized-linear").obstacle(problem)
 
     def prepare(self, problem, previous=None):
-        return named("generalized-linear").prepare(problem, previous)
+        return get_solver("generalized-linear").prepare(problem, previous)
 
     def solve(self, problem, start=None, cache=None):
         self.solved += 1
-        solution = named("generalized-linear").solve(problem, start, cache)
+        solution = get_solver("generalized-linear").solve(problem, start, cache)
         if self.solved < 3:
             return solution
         worse = replace(solution.value, matrix=solution.value.matrix + 1)

@@ -9,7 +9,8 @@ import pytest
 
 from liftednet import LiftedClassifier, LiftedRegressor
 from liftednet.errors import DataError, NotFittedError
-from liftednet.models import CoverageDisplay, FitDisplay, PathDisplay, PathStep, RelevanceDisplay
+from liftednet.models.displays import CoverageDisplay, FitDisplay, PathDisplay, RelevanceDisplay
+from liftednet.models.results import PathStep
 
 pytest.importorskip("matplotlib").use("Agg")
 from matplotlib.figure import Figure  # noqa: E402

@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from liftednet import activations
 from liftednet.errors import DataError, SolverError
-from liftednet.models import Ending, FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
+from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
+from liftednet.models.results import Ending
 from tests.models.networks import labeled
 
 X, Y = labeled(samples=60)

@@ -17,9 +17,10 @@ from liftednet.activations import ReLU
 from liftednet.data import echo, running_sum
 from liftednet.divergences import Tight
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
-from liftednet.models import Ending, GaussNewton, LiftedMLP, LiftedRNN, choice
+from liftednet.models import GaussNewton, LiftedMLP, LiftedRNN, choice
 from liftednet.models.builders import Cell
 from liftednet.models.methods.gauss_newton import forward_of
+from liftednet.models.results import Ending
 from liftednet.penalties import Nonnegative, SpectralNorm, SquaredFrobenius
 from liftednet.solvers.gauss_newton.equations import NormalEquations
 from liftednet.solvers.gauss_newton.kinks import exchanged

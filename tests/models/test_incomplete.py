@@ -9,19 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from liftednet import load, save, to_torch
+from liftednet import LiftedRegressor, Network, load, save, to_torch
 from liftednet.activations import ReLU
 from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.layers import dense
 from liftednet.losses import SquaredError
-from liftednet.models import (
-    FullBatch,
-    Lifted,
-    LiftedMLP,
-    LiftedRegressor,
-    Minibatch,
-    Network,
-)
+from liftednet.models import FullBatch, Lifted, LiftedMLP, Minibatch
 from liftednet.solvers.factor_analysis import Factors, fit_factors
 
 

@@ -14,10 +14,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from liftednet import activations, losses
 from liftednet.errors import DataError, DeclarationError, SolverError
-from liftednet.models import LiftedMLP, Minibatch, Step
+from liftednet.models import LiftedMLP, Minibatch
 from liftednet.models.data import Data, prepared
 from liftednet.models.methods.batch_gradients import Targets, _Lifted
 from liftednet.models.methods.minibatch import BatchSteps
+from liftednet.models.results import Step
 from liftednet.penalties import Nonnegative, Penalty, RowNorm
 from liftednet.problems import Design, OutputFit, StateFit, WeightFit, Weights
 from liftednet.solvers import solve

@@ -6,19 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from liftednet import global_gap, posterior
 from liftednet.activations import LeakyReLU, ReLU, Tanh
 from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Huber, Quantile, SquaredError
-from liftednet.models import (
-    Checkpoint,
-    GaussNewton,
-    Global,
-    LiftedMLP,
-    add_unit,
-    global_gap,
-    global_path,
-    posterior,
-)
+from liftednet.models import Checkpoint, GaussNewton, Global, LiftedMLP, add_unit, global_path
 from liftednet.penalties import L1
 
 

@@ -15,19 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from liftednet import lift
+from liftednet import LiftedClassifier, lift
 from liftednet.activations import Sigmoid, Tanh
 from liftednet.data import shard
 from liftednet.errors import DataError, LiftedError
 from liftednet.losses import CrossEntropy
-from liftednet.models import (
-    FullBatch,
-    GaussNewton,
-    LiftedClassifier,
-    LiftedMLP,
-    LiftedRNN,
-    Minibatch,
-)
+from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.penalties import L1
 from liftednet.solvers import base
 from tests.models.registry import GRAPHS, SERVED, Graph

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DeclarationError
-from liftednet.models import Ending, FullBatch, Lifted, Step
+from liftednet.models import FullBatch, Lifted
+from liftednet.models.results import Ending, Step
 from liftednet.problems import BlockFit, StatesOverTime
 from liftednet.solvers import solve
 from tests.models import plain

@@ -8,19 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from liftednet import Network
 from liftednet.activations import Clipped, Tanh
 from liftednet.errors import DataError
 from liftednet.layers import average_pooling, convolution, dense
 from liftednet.losses import CrossEntropy, SimplexCrossEntropy
-from liftednet.models import (
-    FullBatch,
-    GaussNewton,
-    Lifted,
-    LiftedMLP,
-    LiftedRNN,
-    Minibatch,
-    Network,
-)
+from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
 
 WEIGHTS = torch.tensor([0, 1, 2, 3, 1, 0, 2, 5, 1, 1] * 2, dtype=torch.float64)
 REPEATED = torch.repeat_interleave(torch.arange(20), WEIGHTS.long())

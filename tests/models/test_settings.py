@@ -9,20 +9,12 @@ from typing import Any
 
 import pytest
 
+from liftednet import LiftedClassifier, LiftedRegressor
 from liftednet.activations import ReLU, Sigmoid, Tanh
 from liftednet.errors import DeclarationError
 from liftednet.layers import dense
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
-from liftednet.models import (
-    FullBatch,
-    GaussNewton,
-    Lifted,
-    LiftedClassifier,
-    LiftedMLP,
-    LiftedRegressor,
-    LiftedRNN,
-    Minibatch,
-)
+from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.settings import Settings
 from liftednet.network import Network
 from liftednet.penalties import SquaredFrobenius

@@ -23,20 +23,22 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from liftednet import Activation, LiftedError, activations, lift, load, losses, penalties, save
+from liftednet import (
+    Activation,
+    LiftedClassifier,
+    LiftedError,
+    Network,
+    activations,
+    lift,
+    load,
+    losses,
+    penalties,
+    save,
+)
 from liftednet.command.app import app
 from liftednet.errors import DataError, FitWarning, NotFittedError
 from liftednet.layers import concatenate, dense
-from liftednet.models import (
-    FullBatch,
-    GaussNewton,
-    Lifted,
-    LiftedClassifier,
-    LiftedMLP,
-    LiftedRNN,
-    Minibatch,
-    Network,
-)
+from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.storage import _pack
 from liftednet.solvers import Proximal, RedBlack
 from liftednet.storage import describe, rebuild

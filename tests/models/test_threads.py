@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet import lift
+from liftednet import Network, lift
 from liftednet.activations import ReLU
 from liftednet.errors import DataError
 from liftednet.layers import convolution, dense
 from liftednet.losses import CrossEntropy
-from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch, Network
+from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.preparation import few_threads
 from tests.models.networks import labeled
 

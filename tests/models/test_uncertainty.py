@@ -11,9 +11,9 @@ import torch
 from liftednet import data, load, save
 from liftednet.errors import DeclarationError
 from liftednet.losses import SquaredError
-from liftednet.models import Ball, Box, LiftedMLP
+from liftednet.models import LiftedMLP
 from liftednet.models.data import prepared
-from liftednet.models.uncertainty import WorstRows
+from liftednet.models.uncertainty import Ball, Box, WorstRows
 
 RADIUS = 0.3
 

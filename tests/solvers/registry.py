@@ -16,7 +16,7 @@ from liftednet.divergences import Divergence, joint, tight
 from liftednet.losses import OutputLoss, SimplexCrossEntropy, SquaredError
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit
-from liftednet.solvers import named, solver_names
+from liftednet.solvers import get_solver, solver_names
 
 ACTIVATIONS: tuple[Activation, ...] = (
     activations.Identity(),
@@ -141,7 +141,7 @@ def fast_solvers(case: Case, dtype: torch.dtype) -> list[str]:
     """Return the names of the solvers, without the reference, that serve a case."""
     problem = case.build(dtype)
     names = (name for name in solver_names() if name != "reference")
-    return [name for name in names if named(name).obstacle(problem) is None]
+    return [name for name in names if get_solver(name).obstacle(problem) is None]
 
 
 RUNS = tuple(

@@ -17,7 +17,8 @@ from liftednet.divergences import tight
 from liftednet.errors import DeclarationError
 from liftednet.layers import dense
 from liftednet.losses import CrossEntropy, Quantile, SquaredError
-from liftednet.models import Ending, GaussNewton, Lifted, LiftedMLP, input_convex
+from liftednet.models import GaussNewton, Lifted, LiftedMLP, input_convex
+from liftednet.models.results import Ending
 from liftednet.penalties import SquaredFrobenius
 from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations
 from liftednet.solvers.gauss_newton.evidence import evidence, pulled_by

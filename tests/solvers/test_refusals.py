@@ -14,7 +14,7 @@ from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import SimplexCrossEntropy, SquaredError
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit
-from liftednet.solvers import named, solve, solver_names
+from liftednet.solvers import get_solver, solve, solver_names
 from tests.solvers.registry import state_fit, weight_fit
 
 RELU, IDENTITY = joint(activations.ReLU()), joint(activations.Identity())
@@ -107,7 +107,7 @@ def test_every_solver_names_what_keeps_it_from_a_problem() -> None:
     for name in solver_names():
         for problem in problems:
             if name != "reference":
-                assert named(name).obstacle(problem) is not None
+                assert get_solver(name).obstacle(problem) is not None
                 with pytest.raises(DeclarationError, match=name):
                     solve(problem, name)
 

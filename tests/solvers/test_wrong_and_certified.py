@@ -23,7 +23,7 @@ from liftednet.problems import (
 )
 from liftednet.problems.states_over_time import forward_states
 from liftednet.solution import Status
-from liftednet.solvers import GeneralizedLinear, named, solve, solver_names
+from liftednet.solvers import GeneralizedLinear, get_solver, solve, solver_names
 
 
 def expanding(activation, steps=20, factor=2.5):
@@ -166,7 +166,7 @@ def test_a_unit_driven_far_away_hides_nothing_of_the_others(activation, above, d
     far, near = fit(-4e9), fit(-100.0)  # phi is the same at both
     expected = solve(near, "reference").value
     assert far.measure(expected + 0.01 * (expected > 0.1)).residual > 1e-4
-    names = [name for name in solver_names() if named(name).obstacle(far) is None]
+    names = [name for name in solver_names() if get_solver(name).obstacle(far) is None]
     if above.activation == activations.Identity():  # interpreted, which takes seconds
         names = [name for name in names if not name.startswith("fused")]
     for name in {*names, "auto"} - {"reference"}:

@@ -13,10 +13,10 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from liftednet import LiftedError, activations, load, losses, penalties, save
+from liftednet import LiftedError, Network, activations, load, losses, penalties, save
 from liftednet.command.train import columns_of, read_table
 from liftednet.layers import dense
-from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Network
+from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN
 from tests.torture.report import Finding
 
 Json = Any

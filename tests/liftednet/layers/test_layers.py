@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from liftednet import layers
+from liftednet import Network, layers
 from liftednet.activations import Softmax
 from liftednet.activations.simplex import Grouped
 from liftednet.errors import DataError, DeclarationError
@@ -31,7 +31,6 @@ from liftednet.layers.join import Concatenation, Part, Product, Scaled, Shaped, 
 from liftednet.layers.modules import BatchNormalization, Layout, Mapped, RunningStatistics, Scale
 from liftednet.layers.time import AllSteps, Delay, Early, First, Late, Steps, Timeline, Turn
 from liftednet.maps import Given
-from liftednet.models import Network
 from liftednet.samples import Weights
 
 CONVOLUTIONS: list[Convolution] = [

@@ -13,12 +13,12 @@ import torch
 from scipy.optimize import linprog
 from torch import nn
 
-from liftednet import LiftedClassifier, LiftedRegressor, to_cvxpy, to_torch
+from liftednet import LiftedClassifier, LiftedRegressor, Network, to_cvxpy, to_torch
 from liftednet.activations import ELU, ReLU, Softplus
 from liftednet.errors import DataError, DeclarationError, NotFittedError, SolverError
 from liftednet.layers import dense
 from liftednet.losses import SquaredError
-from liftednet.models import Lifted, LiftedMLP, Minibatch, Network, input_convex
+from liftednet.models import Lifted, LiftedMLP, Minibatch, input_convex
 from tests.models.programs.networks import drawn as of_drawn_weights
 
 RNG = np.random.default_rng(0)

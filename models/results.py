@@ -1,0 +1,26 @@
+"""What calls return: certificates, optima, posteriors, traces, for annotations and reference."""
+
+from .certificate import Certificate
+from .constraint_report import ConstraintReport
+from .error_bars import Posterior, Prediction
+from .optimality import GlobalGap, MissingUnit
+from .paths import PathStep
+from .programs import CvxpyNetwork, Inversion, Optimum, Radius
+from .trace import Ending, Step, Trace
+
+__all__ = [
+    "Certificate",
+    "ConstraintReport",
+    "CvxpyNetwork",
+    "Ending",
+    "GlobalGap",
+    "Inversion",
+    "MissingUnit",
+    "Optimum",
+    "PathStep",
+    "Posterior",
+    "Prediction",
+    "Radius",
+    "Step",
+    "Trace",
+]
