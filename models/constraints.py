@@ -36,7 +36,7 @@ from liftednet.sets.constraint import (
     refuse_impossible,
     require_constraints,
 )
-from liftednet.sets.polyhedron import Array, Limits
+from liftednet.sets.polyhedron import Array, Limits, stacked
 from liftednet.sets.rates import RateConstraint
 from liftednet.solution import Solution
 from liftednet.solvers import solve
@@ -245,6 +245,33 @@ def refuse_unmet(
     refuse_impossible(scored, len(y), term.argument.units)
 
 
+def limits_in_training(
+    network: Network,
+    constraints: Sequence[Constraint | RateConstraint],
+    data: Data,
+    standardization: Standardization,
+) -> Limits | None:
+    """Return what holds scores where it is convex and linear, None for no constraints.
+
+    Raises:
+        DeclarationError: a constraint is on rates, or CVXPY alone knows it.
+    """
+    scored, rates = parted(constraints)
+    rows, term = ScoredRows(network, data), network.terms[0]
+    held = HeldScores(term, rows.trained(rows.bound(scored)), standardization).rescaled
+    samples, outputs = len(rows.targets), term.argument.units
+    found = [one.limits(samples, outputs) for one in held]
+    known = [one for one in found if one is not None]
+    if rates or len(known) < len(found):
+        raise DeclarationError(
+            "the global optimum is under linear constraints on scores, such as Bounds, Budget, "
+            "Order and GroupMeans; rates of decisions are not convex, and a Declared one is known "
+            'to CVXPY alone: method="gauss-newton" trains under these, without a bound on the '
+            "optimum."
+        )
+    return stacked(known, samples * outputs) if known else None
+
+
 def last_layers(argument: Expression) -> list[Applied]:
     """Return the layer with weights that gives scores, or those whose sum they are; else none."""
     if not isinstance(argument, Applied):
@@ -439,15 +466,15 @@ def _flat(parts: Sequence[Tensor]) -> Array:
 
 def hold(
     model: Lifted, constraints: Sequence[Constraint | RateConstraint], X: Any, progress: bool,
-    on_step: Report | None, lengths: Any = None,
+    on_step: Report | None, lengths: Any = None, trained: bool = False,
 ) -> None:  # fmt: skip
-    """Train all layers under constraints on the scores, and the last one exactly."""
+    """Train all layers under constraints on the scores unless they are, and the last exactly."""
     fitted, data = model._known, model._on_data()
     term, (scored, rates) = model.network.terms[0], parted(constraints)
     rows = ScoredRows(model.network, data)
     held = HeldScores(term, rows.trained(rows.bound(scored)), fitted.standardization)
     blocks = model._blocks_at(fitted.structure, data, fitted.weights)
-    if scored and len((limits := held.problem(blocks).limits).lower):
+    if scored and not trained and len((limits := held.problem(blocks).limits).lower):
         _go_on(model, limits, progress, on_step)
         blocks = model._blocks_at(fitted.structure, data, model._known.weights)
     if rates:

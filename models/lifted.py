@@ -286,6 +286,10 @@ class Lifted(Prepared):
             problem.validate = partial(self._mean_loss, declared, whole, held)
         identity = partial(described_training, self, structure, method, raw)
         problem.data, problem.seen = data, seen
+        if constraints and isinstance(method, Global):
+            from .constraints import limits_in_training
+
+            problem.limits = limits_in_training(self.network, constraints, seen, standardization)
         problem.memory, begun = keeper.begun(identity, data.like.device, len(data))
         if isinstance(method, Minibatch):
             problem.memory["standardization"] = standardization.packed(self.network)
@@ -355,7 +359,8 @@ class Lifted(Prepared):
         if constraints:
             from .constraints import hold
 
-            hold(self, constraints, given[0], progress, on_step, given[1])
+            trained = isinstance(method, Global)  # by a convex problem that has them
+            hold(self, constraints, given[0], progress, on_step, given[1], trained)
         elif self.refit_output and not self.interrupted:
             self._refit_outputs()
         self._fit = replace(self._known, method=None if constraints else method)

@@ -21,7 +21,10 @@ from .methods.global_optimum import HiddenLayer
 from .standardization import Standardization, unpacked_standardization
 
 if TYPE_CHECKING:
+    from liftednet.sets.polyhedron import Limits
     from liftednet.solvers.one_layer.problem import OneLayer, Units
+
+    from .data import Data
 
 __all__ = ["GlobalGap", "MissingUnit", "add_unit", "global_gap"]
 
@@ -151,30 +154,42 @@ def global_gap(
         data = standardization.of(lifted._data(X, y, None, sample_weight))
         weights = list(lifted._known.weights)
         values = {**data.values, **dict(zip(structure.parameters, weights, strict=True))}
-        problem, f, units = layer.problem(values), layer.scores(values), layer.units(values)
+        limits, f = _limits(lifted, data), layer.scores(values)
+        most = f.numel() + layer.state.units + 1  # as many as an optimum needs
+        problem = layer.problem(values, limits, most)
+        units = layer.units(values, problem.none().prices)
         objective = float(problem.scores.value(f)) + structure.penalty(values)
         bound, best = 0.0, objective
-        most = f.numel() + len(units) + 1  # as many as an optimum needs
         for now in rounds(problem, fitted(problem, units), most, _TIGHT, seconds):
-            bound, best = now.bound, min(best, now.objective)
+            bound = now.bound
+            best = best if now.passed > 0 else min(best, now.objective)
             if best - bound <= _TIGHT * objective:
                 break
-        unit = _missing(layer, problem, units, f)
+        unit = None if limits is not None else _missing(layer, problem, units, f)
     bound = min(bound, objective)
     return GlobalGap(objective, bound, best, len(units), unit, tuple(weights), standardization)
+
+
+def _limits(lifted: Lifted, data: Data) -> Limits | None:
+    """Return what the last fit of a model held its scores by."""
+    from .constraints import limits_in_training
+
+    known = lifted._known
+    given = () if known.report is None else known.report.constraints
+    return limits_in_training(lifted.network, given, data, known.standardization) if given else None
 
 
 def _missing(layer: HiddenLayer, problem: OneLayer, units: Units, f: Tensor) -> MissingUnit | None:
     """Return the unit that residuals of scores ask for most, None where they ask for none."""
     from liftednet.solvers.one_layer.rounds import searched
 
-    V = problem.residuals(f)
+    V = problem.residuals(f, units.prices)
     found, _ = searched(problem, units, V, torch.Generator().manual_seed(0))
     answers = float(found.values[0]) / (2 * problem.rho)
     if answers <= 1:
         return None
     h = problem.phi.of(problem.X @ found.w[0] + found.b[0])[:, None]
-    z = torch.nn.functional.normalize((h.T @ V)[0], dim=0)
+    z = problem.outputs(found.w[:1], found.b[:1], found.kind[:1], V)[0]
 
     def objective(t: float) -> float:
         return float(problem.scores.value(f + t * (h - h.mean()) * z)) + 2 * problem.rho * t

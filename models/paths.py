@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from liftednet.errors import DataError, NotFittedError, SolverError
-from liftednet.penalties import SquaredFrobenius
 from liftednet.validation import require_count
 
 from .error_bars import posterior
 from .lifted import Lifted
+from .methods.gauss_newton import squared
 from .methods.global_optimum import Global, HiddenLayer
 
 __all__ = ["PathStep", "global_path"]
@@ -99,6 +99,8 @@ def global_path(
     lifted = getattr(model, "model_", model)
     if not isinstance(lifted, Lifted) or lifted._known.data is None:
         raise NotFittedError("a path goes over the data of a fit: call fit(X, y) on arrays before.")
+    if lifted._known.report is not None:
+        raise DataError("a path is of fits without constraints on scores: leave constraints= out.")
     known, data, found = lifted._known, lifted._known.data, list[PathStep]()
     assert data is not None  # seen to above
     with torch.inference_mode(False), torch.no_grad():
@@ -107,7 +109,7 @@ def global_path(
         values = {**data.values, **dict(zip(parameters, known.weights, strict=True))}
         problem = layer.problem(values)
         units = fitted(problem, problem.none())
-        V = problem.residuals(problem.f(units))
+        V = problem.residuals(problem.f(units), units.prices)
         first, _ = searched(problem, units, V, torch.Generator().manual_seed(0))
         largest = float(first.values[0]) / 2
         if not 0 < smallest < largest:
@@ -121,7 +123,7 @@ def global_path(
                 units, reached = now.units, now
             values.update(layer.weights(units, values))
             pulls = {
-                p: x if p is layer.linear else SquaredFrobenius(layer.rho(p) * rho / problem.rho)
+                p: x if p is layer.linear else squared(x, layer.rho(p) * rho / problem.rho)
                 for p, x in known.structure.penalties.items()
             }
             one = copy(lifted)

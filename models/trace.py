@@ -164,6 +164,7 @@ class Problem:
         data: all of them, on the scale of training; None where a DataLoader brings them.
         seen: those that it trains on, or the first batches of a DataLoader.
         chosen: method and reason, in words.
+        limits: on the scores of training, of a method that holds them by itself.
         standardization: between the data and the weights.
         completion: the priors of inputs that are not seen as they are.
     """
@@ -182,6 +183,7 @@ class Problem:
     standardization: Any = None
     completion: Any = None
     chosen: str = ""
+    limits: Any = None
 
 
 def stopped_early(steps: Steps, problem: Problem) -> Steps:

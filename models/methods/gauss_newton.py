@@ -138,7 +138,7 @@ class GaussNewton:
                     f"{term.loss!r} is none here."
                 )
         for parameter, penalty in structure.penalties.items():
-            if not all(_is_square(x) or x.ends(parameter.shape) is not None for x in penalty.parts):
+            if not all(is_square(x) or x.ends(parameter.shape) is not None for x in penalty.parts):
                 raise DeclarationError(
                     "method 'gauss-newton' holds SquaredFrobenius and constraints on single "
                     "entries, Nonnegative, Signs and FixedZeros, not "
@@ -198,7 +198,7 @@ class GaussNewton:
                 point, rhos = place.chosen
                 _keep(blocks, forward.split(point))
                 known = zip(blocks.structure.penalties.items(), rhos, strict=True)
-                penalties = {p: _squared(penalty, rho) for (p, penalty), rho in known}
+                penalties = {p: squared(penalty, rho) for (p, penalty), rho in known}
                 blocks.structure = replace(blocks.structure, penalties=penalties)
             blocks.pass_forward()
         return Ending.BUDGET
@@ -206,14 +206,14 @@ class GaussNewton:
 
 def pulled(structure: Structure, rho: float) -> Structure:
     """Return a problem whose weights are all pulled to zero so much, within their constraints."""
-    penalties = {p: _squared(x, rho) for p, x in structure.penalties.items()}
+    penalties = {p: squared(x, rho) for p, x in structure.penalties.items()}
     return replace(structure, penalties=penalties)
 
 
 def _all_pulled(structure: Structure) -> Structure:
     """Return a problem with a square for every weight, from which its evidence can begin."""
     penalties = {
-        p: x if x.curvature else _squared(x, FIRST_RHO) for p, x in structure.penalties.items()
+        p: x if x.curvature else squared(x, FIRST_RHO) for p, x in structure.penalties.items()
     }
     return replace(structure, penalties=penalties)
 
@@ -296,13 +296,14 @@ def _ends(structure: Structure, likes: list[Tensor]) -> tuple[Tensor, Tensor] | 
     return found if bool(torch.cat(found).isfinite().any()) else None
 
 
-def _squared(penalty: Penalty, rho: float) -> Penalty:
+def squared(penalty: Penalty, rho: float) -> Penalty:
     """Return a penalty with another square."""
-    held = [part for part in penalty.parts if not _is_square(part)]
+    held = [part for part in penalty.parts if not is_square(part)]
     return sum(held, SquaredFrobenius(rho))
 
 
-def _is_square(penalty: Penalty) -> bool:
+def is_square(penalty: Penalty) -> bool:
+    """Return whether a penalty is rho |W|^2."""
     return isinstance(penalty, SquaredFrobenius) and penalty.center is None
 
 

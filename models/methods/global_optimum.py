@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from liftednet.activation import Activation
+from liftednet.activations import Softmax
 from liftednet.activations.piecewise_linear import Identity, PReLU
 from liftednet.divergences import Tight
 from liftednet.errors import DeclarationError
@@ -25,7 +26,7 @@ from liftednet.layers.expression import (
 from liftednet.layers.join import Sum
 from liftednet.losses import Huber
 from liftednet.network import State, Term, ends_of
-from liftednet.penalties import SquaredFrobenius
+from liftednet.penalties import Penalty
 from liftednet.samples import Weights
 from liftednet.solvers import solve
 from liftednet.validation import require_count, require_positive
@@ -33,12 +34,15 @@ from liftednet.validation import require_count, require_positive
 from ..block import Structure
 from ..forward_pass import Values
 from ..trace import Ending, Problem, Step, Steps
+from .gauss_newton import is_square
 
 if TYPE_CHECKING:
-    from liftednet.solvers.one_layer.oracle import Kinked
+    from liftednet.sets.polyhedron import Limits
+    from liftednet.solvers.one_layer.oracle import Kind, Kinked
     from liftednet.solvers.one_layer.problem import OneLayer, Scores, Units
 
 _INSTEAD = 'method="gauss-newton" or "minibatch" trains it, without a bound on the optimum'
+_HELD = 10.0  # squares of limits on the way, in units of the largest weight of a sample
 _POWERS = 40  # of 2, by which pre-activations are scaled to see whether phi scales as they do
 
 
@@ -99,7 +103,7 @@ class Global:
 
         blocks, memory = problem.point, problem.memory
         layer = HiddenLayer.of(blocks.structure)
-        convex = layer.problem(blocks.values)
+        convex = layer.problem(blocks.values, problem.limits)
         units = Units(*memory["units"]) if memory else fitted(convex, convex.none())
         number, before = memory.get("number", 0), memory.get("objective", math.inf)
         moves = rounds(
@@ -137,6 +141,8 @@ class HiddenLayer:
         term: the loss.
         phi: the activation.
         linear: the weights of a layer from inputs to outputs, None where there is none.
+        columns: the number of every unit's kind, (units,).
+        kinds: units by what they see, and the signs of their weights.
     """
 
     structure: Structure
@@ -144,6 +150,8 @@ class HiddenLayer:
     term: Term
     phi: Kinked
     linear: Parameter | None
+    columns: Tensor
+    kinds: tuple[Kind, ...]
 
     @staticmethod
     def of(structure: Structure) -> HiddenLayer:
@@ -183,13 +191,17 @@ class HiddenLayer:
             )
         _refuse_loss(structure, term)
         for parameter, penalty in structure.penalties.items():
-            if not isinstance(penalty, SquaredFrobenius) or penalty.center is not None:
+            held = [x for x in penalty.parts if not is_square(x)]
+            known = all(x.ends(parameter.shape) is not None for x in held)
+            if len(held) == len(penalty.parts) or not known or (held and parameter in linear):
                 raise DeclarationError(
-                    "the global optimum needs a rho on every layer, which makes units sparse; got "
-                    f"{penalty!r} on weights of shape {parameter.shape}: set rho, or {_INSTEAD}."
+                    "the global optimum needs a rho on every layer, which makes units sparse, and "
+                    f"beside it signs and zeros at most; got {penalty!r} on weights of shape "
+                    f"{parameter.shape}: set rho, or {_INSTEAD}."
                 )
         phi = _kinked(structure.divergences[state].activation)
-        return HiddenLayer(structure, state, term, phi, linear[0] if linear else None)
+        kinds = _kinds(structure, state.argument.weights, above[0].weights, term)
+        return HiddenLayer(structure, state, term, phi, linear[0] if linear else None, *kinds)
 
     @property
     def below(self) -> Parameter:
@@ -215,14 +227,26 @@ class HiddenLayer:
         """By how much w is longer, and a shorter, than where both have the same rho."""
         return math.sqrt(math.sqrt(self.rho(self.above) / self.rho(self.below)))
 
-    def problem(self, values: Values) -> OneLayer:
-        """Return the problem over units, on data among the values."""
-        from liftednet.solvers.one_layer.problem import OneLayer
+    def problem(
+        self, values: Values, limits: Limits | None = None, most: int | None = None
+    ) -> OneLayer:
+        """Return the problem over units, on data among the values.
 
-        x = values[self.structure.network.inputs[0]].double()
+        Args:
+            values: of inputs, targets and weights.
+            limits: on the scores of training.
+            most: units that there may be of a kind, None for those of the network.
+        """
+        from liftednet.solvers.one_layer.problem import HeldScores, OneLayer
+
+        x, scores = values[self.structure.network.inputs[0]].double(), self._scores(values)
         linear = None if self.linear is None else self.rho(self.linear)
         rho = math.sqrt(self.rho(self.below) * self.rho(self.above))
-        return OneLayer(x, self._scores(values), self.phi, rho, linear)
+        kinds = self.kinds if most is None else tuple(replace(k, units=most) for k in self.kinds)
+        held = None
+        if limits is not None:
+            held = HeldScores(limits, _HELD * float(scores.weights.max()))
+        return OneLayer(x, scores, self.phi, rho, kinds, linear, held)
 
     def _scores(self, values: Values) -> Scores:
         from liftednet.solvers.one_layer.problem import HuberScores, Scores
@@ -243,24 +267,35 @@ class HiddenLayer:
         root, ratio = units.t.sqrt()[:, None], self.ratio
         w = torch.cat([units.w, units.b[:, None]], 1) * root * ratio
         a = units.z * root / ratio
-        found = {self.below: _padded(w.T, 1, self.state.units)}
-        found[self.above] = torch.cat([_padded(a, 0, self.state.units), units.c[None]])
+        numbers = [(self.columns == n).nonzero()[:, 0] for n in range(len(self.kinds))]
+        order = units.kind.argsort(stable=True)
+        places = torch.cat([x[: int((units.kind == n).sum())] for n, x in enumerate(numbers)])
+        below, above = (
+            w.new_zeros(self.state.units, w.shape[1]),
+            a.new_zeros(len(self.columns), a.shape[1]),
+        )
+        below[places], above[places] = w[order], a[order]
+        found = {self.below: below.T, self.above: torch.cat([above, units.c[None]])}
         if self.linear is not None and units.Q is not None:
             found[self.linear] = units.Q
         return {x: values[x].like(v.to(values[x].matrix)) for x, v in found.items()}
 
-    def units(self, values: Values) -> Units:
-        """Return the units of weights, without those of amplitude 0."""
+    def units(self, values: Values, prices: Tensor) -> Units:
+        """Return the units of weights, without those of amplitude 0, and prices beside them."""
         from liftednet.solvers.one_layer.problem import Units
 
         below, above = values[self.below], values[self.above]
         w, b = below.matrix.double().T, below.bias.double()
         a, c = above.matrix.double(), above.bias.double()
         length, height = w.norm(dim=1), a.norm(dim=1)
-        kept = (length > 0) & (height > 0)
-        w, b, a, length, height = (part[kept] for part in (w, b, a, length, height))
+        kept, kind = (length > 0) & (height > 0), self.columns
+        w, b, a, length, height, kind = (x[kept] for x in (w, b, a, length, height, kind))
         Q = None if self.linear is None else values[self.linear].matrix.double()
-        return Units(w / length[:, None], b / length, a / height[:, None], length * height, c, Q)
+        z = a / height[:, None]
+        for number, one in enumerate(self.kinds):
+            if one.z is not None:
+                z[kind == number] = one.z
+        return Units(w / length[:, None], b / length, z, length * height, kind, c, prices, Q)
 
     def scores(self, values: Values) -> Tensor:
         """Return the scores of a forward pass, (samples, outputs), in float64."""
@@ -326,8 +361,43 @@ def _kinked(activation: Activation) -> Kinked:
     )
 
 
-def _padded(part: Tensor, dim: int, units: int) -> Tensor:
-    """Return weights with zeros behind them, along one axis."""
-    shape = list(part.shape)
-    shape[dim] = units - shape[dim]
-    return torch.cat([part, part.new_zeros(shape)], dim)
+def _kinds(
+    structure: Structure, below: Parameter | None, above: Parameter | None, term: Term
+) -> tuple[Tensor, tuple[Kind, ...]]:
+    """Return the number of every unit's kind, and the kinds, by the ends of its weights.
+
+    Raises:
+        DeclarationError: several outputs have signs, or weights of outputs are zeros.
+    """
+    from liftednet.solvers.one_layer.oracle import Kind
+
+    assert below is not None and above is not None  # dense layers
+    signs, zeros = (_signs(structure.penalties[x], x.shape) for x in (below, above))
+    heads, outputs = zeros[0], above.shape[1]
+    two = outputs == 2 and isinstance(term.activation, Softmax)  # whose difference alone counts
+    if bool(zeros[1].any()) or not (outputs == 1 or two or not bool(heads.any())):
+        raise DeclarationError(
+            "the global optimum is of signs on the weights of one output or two classes, and of no "
+            f"zeros there; this network has {outputs} outputs: {_INSTEAD}."
+        )
+    told = torch.cat([signs[0], signs[1].double(), heads.T])
+    different, columns = told.unique(dim=1, return_inverse=True)
+    kinds = list[Kind]()
+    for number, (own, unseen, head) in enumerate(
+        x.split([below.shape[0], below.shape[0], outputs]) for x in different.T
+    ):
+        seen = (unseen == 0).nonzero()[:, 0]
+        z = head / head.norm() if bool(head.any()) else None
+        kinds.append(Kind(seen, own[seen], z, int((columns == number).sum())))
+    return columns, tuple(kinds)
+
+
+def _signs(penalty: Penalty, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Return 1 and -1 for entries of one sign, 0 else; and which entries are 0."""
+    ends = [x for part in penalty.parts if (x := part.ends(shape)) is not None]
+    positive, negative = (
+        torch.stack([torch.zeros(shape, dtype=torch.bool), *(x[n].cpu() == 0 for x in ends)]).any(0)
+        for n in (0, 1)
+    )
+    zeros = positive & negative
+    return positive.double() - negative.double(), zeros

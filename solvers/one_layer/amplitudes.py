@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -11,6 +12,8 @@ from .problem import OneLayer, Units
 
 _STEPS = 100
 _TOLERANCE = 1e-13  # relative decrease that a step expects, from which on it is rounding
+_ROUNDS, _MET = 60, 1e-10  # of prices, and by how much limits may be off at their end
+_RISE, _STIFF = 4.0, 1e6  # of mu where a round has left more than that share; of the first mu
 _RIDGE = 1e-12  # of the diagonal, where answers of units depend on each other
 
 
@@ -20,9 +23,28 @@ def fitted(problem: OneLayer, units: Units) -> Units:
     min over t >= 0, c, Q of the loss + 2 rho sum t + linear |Q|^2 by Newton steps, each the
     minimizer of a quadratic over t >= 0, found by steps along which no t becomes negative: what
     comes to 0 is held there (Lawson and Hanson, Solving Least Squares Problems, 1974, with several
-    units at a time).
+    units at a time). Limits on scores are held by squares with prices, in rounds that end when
+    prices and limits move no more; where no amplitudes meet them, prices say by which units.
     """
-    J = _jacobian(problem, units)
+    J, limits, before = _jacobian(problem, units), problem.limits, math.inf
+    if limits is None:
+        found = _moved(problem, units, J, None, 0.0)
+        return found.take(found.t > 0)
+    felt, mu = limits.of(J), limits.mu
+    for _ in range(_ROUNDS):
+        units = _moved(problem, units, J, felt, mu)
+        prices = mu * limits.excess(problem.f(units), units.prices, mu)
+        off = float((prices - units.prices).abs().max()) / mu
+        units = replace(units, prices=prices)
+        if off <= _MET * (1 + float(problem.scores.targets.abs().max())):
+            break
+        mu *= _RISE if off > before / _RISE and mu < _STIFF * limits.mu else 1.0
+        before = off
+    return units.take(units.t > 0)
+
+
+def _moved(problem: OneLayer, units: Units, J: Tensor, felt: Tensor | None, mu: float) -> Units:
+    """Return the units with the best numbers, limits A f = `felt` x held by mu and prices."""
     count, shape = len(units), problem.scores.targets.shape
     pull = J.new_zeros(J.shape[1])
     if units.Q is not None and problem.linear is not None:
@@ -30,14 +52,26 @@ def fitted(problem: OneLayer, units: Units) -> Units:
     push = torch.zeros_like(pull)
     push[:count] = 2 * problem.rho
     parts = [units.t, units.c, *([] if units.Q is None else [units.Q.flatten()])]
-    x = torch.cat(parts)
-    f, stepped = (J @ x).view(shape), True
-    objective = float(problem.scores.value(f) + push @ x + pull @ x.square() / 2)
+    x, limits = torch.cat(parts), problem.limits
+
+    def at(x: Tensor) -> tuple[Tensor, float]:
+        f = (J @ x).view(shape)
+        total = float(problem.scores.value(f) + push @ x + pull @ x.square() / 2)
+        if limits is not None:
+            total += mu / 2 * float(limits.excess(f, units.prices, mu).square().sum())
+        return f, total
+
+    (f, objective), stepped = at(x), True
     for _ in range(_STEPS):
         V, B = problem.scores.residuals(f), problem.scores.curvature(f)
         gradient = push + pull * x - J.T @ V.flatten()
         H = J.T @ (B @ J.view(*shape, -1)).flatten(0, 1)
         H.diagonal().add_(pull)
+        if limits is not None and felt is not None:
+            excess = limits.excess(f, units.prices, mu)
+            held = felt[excess != 0]
+            gradient = gradient + mu * (felt.T @ excess)
+            H = H + mu * (held.T @ held)
         step = _constrained(H, gradient, x, count)
         expected = -float(gradient @ step)
         if not expected > _TOLERANCE * abs(objective):
@@ -45,16 +79,14 @@ def fitted(problem: OneLayer, units: Units) -> Units:
         length, stepped = 1.0, False
         while length > 1e-6 and not stepped:
             ahead = x + length * step
-            reached = (J @ ahead).view(shape)
-            total = float(problem.scores.value(reached) + push @ ahead + pull @ ahead.square() / 2)
+            reached, total = at(ahead)
             stepped = total < objective
             length /= 2
         if not stepped:
             break
         x, f, objective = ahead, reached, total
     t, c, Q = x[:count], x[count : count + shape[1]], x[count + shape[1] :]
-    found = replace(units, t=t, c=c, Q=None if units.Q is None else Q.view(units.Q.shape))
-    return found.take(t > 0)
+    return replace(units, t=t, c=c, Q=None if units.Q is None else Q.view(units.Q.shape))
 
 
 def _jacobian(problem: OneLayer, units: Units) -> Tensor:

@@ -7,14 +7,14 @@ import time
 import torch
 from torch import Tensor
 
-from .oracle import Kinked
+from .oracle import Kind, Kinked
 
 _NUMBERS = 2**20  # rows times cells of one step
 _MOST_CELLS = 4_000_000  # half a gigabyte
 
 
 class Branches:
-    """Cells of directions and biases, and what no unit in them answers more than.
+    """Cells of directions and biases, and what no unit of a kind in them answers more than.
 
     A cell is a box on a face of the cube, around which lies a cap of angle a about a unit vector c,
     and an interval b +- h. Pre-activations lie in u +- r with u = x c + b and r = 2 sin(a / 2) |x|
@@ -28,10 +28,10 @@ class Branches:
         best: direction and bias of that unit, (1, inputs) and (1,).
     """
 
-    def __init__(self, phi: Kinked, X: Tensor, V: Tensor) -> None:
-        """Begin with the faces of the cube; V has columns of sum 0."""
+    def __init__(self, phi: Kinked, X: Tensor, V: Tensor, kind: Kind) -> None:
+        """Begin with the faces of the cube; X and V are those of the kind, V of sum 0."""
         inputs = X.shape[1]
-        self._phi, self._V, self._center = phi, V, X.mean(0)
+        self._phi, self._V, self._center, self._kind = phi, V, X.mean(0), kind
         self._X = X - self._center
         self._far = self._X.norm(dim=1)
         self._size = self._far.square().mean().sqrt()
@@ -39,8 +39,11 @@ class Branches:
         self._linear = -phi.below * V.T @ self._X
         self.most, self.best = 0.0, (X.new_zeros(1, inputs), X.new_zeros(1))
         signs = torch.cat([torch.eye(inputs), -torch.eye(inputs)]).to(X)
-        bias = self._far.max().expand(2 * inputs, 1)
-        self._cells = torch.cat([signs, torch.zeros_like(bias), 1 - signs.abs(), bias], 1)
+        signed = (kind.signs != 0).to(X) / 2  # of cells from 0 to 1 in place of -1 to 1
+        signs = signs[((signs < 0) & (signed > 0)).logical_not().all(1)]
+        across, bias = 1 - signs.abs(), self._far.max().expand(len(signs), 1)
+        middles, sides = signs + across * signed, across * (1 - signed)
+        self._cells = torch.cat([middles, torch.zeros_like(bias), sides, bias], 1)
         self._bounds = self._bounded(self._cells)
 
     def tightened(self, goal: float, seconds: float) -> float:
@@ -103,20 +106,21 @@ class Branches:
         q = sums[:, -outputs:]
         more = (over @ self._V).norm(dim=1) + over @ self._V.norm(dim=1)
         more = abs(bend) / 2 * more + q.norm(dim=1) * h[:, 0]
-        found = _largest_on_cap(Q, q * b, c, angle[:, 0]) + more
+        found = _largest_on_cap(Q, q * b, c, angle[:, 0], self._kind) + more
         return torch.where((u.abs() <= r).any(1), found, 0.0)
 
     def _look(self, c: Tensor, b: Tensor, u: Tensor) -> None:
         """Keep the middle that answers most."""
-        values = (c @ self._linear.T + self._phi.bend * (u.clamp(min=0) @ self._V)).norm(dim=1)
+        sums = c @ self._linear.T + self._phi.bend * (u.clamp(min=0) @ self._V)
+        values = self._kind.size(sums)
         most, place = values.max(0)
         if float(most) > self.most:
             w = c[place, None]
             self.most, self.best = float(most), (w, b[place, None] - w @ self._center)
 
 
-def _largest_on_cap(Q: Tensor, constant: Tensor, c: Tensor, angle: Tensor) -> Tensor:
-    """Return an upper bound on |Q w + constant| over unit vectors w within an angle of c.
+def _largest_on_cap(Q: Tensor, constant: Tensor, c: Tensor, angle: Tensor, kind: Kind) -> Tensor:
+    """Return an upper bound on the size of Q w + constant over unit vectors within an angle of c.
 
     With w = cos(t) c + sin(t) z it is at most |cos(t) Q c + constant| + sin(t) |Q P|, P across c.
     """
@@ -127,7 +131,10 @@ def _largest_on_cap(Q: Tensor, constant: Tensor, c: Tensor, angle: Tensor) -> Te
         bent = (1 - angle.cos()) * length + angle.sin() * across
         found: Tensor = (along + constant).norm(dim=1) + bent
         return found
-    length, off = along[:, 0].abs(), along[:, 0].sign() * constant[:, 0]
-    turn = torch.minimum(torch.atan2(across, length), angle)
-    same = length * turn.cos() + across * turn.sin() + off
-    return same.maximum(across * angle.sin() - length * angle.cos() - off)
+
+    def largest(sign: float) -> Tensor:
+        length = sign * along[:, 0]
+        turn = torch.minimum(torch.atan2(across, length), angle)
+        return length * turn.cos() + across * turn.sin() + sign * constant[:, 0]
+
+    return largest(1.0) if kind.z is not None else largest(1.0).maximum(largest(-1.0))

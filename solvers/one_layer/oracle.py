@@ -1,14 +1,15 @@
 """The unit of norm 1 that answers residuals most: exactly in one or two inputs, locally in more.
 
 max over |w| = 1 and b of |sum_i V_i phi(x_i w + b)|_2 with phi(u) = p max(u, 0) + q max(-u, 0) and
-sum_i V_i = 0. The sum is linear in b between the data, and constant where b is so far that no row
-is left on one side: the maximum has b = -x_k w for one of the rows. With that b the sum is linear
-in w wherever no other row changes its side.
+sum_i V_i = 0, over all units of a kind. The sum is linear in b between the data, and constant where
+b is so far that no row is left on one side: the maximum has b = -x_k w for one of the rows. With
+that b the sum is linear in w wherever no other row changes its side.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,7 @@ _NUMBERS = 2**22  # of a chunk of the sweep
 _ALIKE = 0.99  # correlation of answers from which two units are one
 _COMPARED = 400  # units that those to be added are chosen from
 _GROWTH, _SHRINKAGE = 1.5, 3.0  # of a local step that answers more, and of one that does not
+_ON_AN_END = 1e-12  # of a direction, that rounding may be beyond a sign
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,49 @@ class Kinked:
 
 
 @dataclass(frozen=True, eq=False)
+class Kind:
+    """Units that see some of the inputs, by weights of given signs.
+
+    Attributes:
+        seen: numbers of the inputs, (seen,).
+        signs: of their weights, 1 or -1, and 0 for both, (seen,).
+        z: what outputs are of a unit, (outputs,) of norm 1; None where it is free.
+        units: the most that there may be.
+    """
+
+    seen: Tensor
+    signs: Tensor
+    z: Tensor | None
+    units: int
+
+    def inputs(self, X: Tensor) -> Tensor:
+        """Return what units see, (rows, seen), turned so that weights with a sign are positive."""
+        return X[:, self.seen] * torch.where(self.signs < 0, -1.0, 1.0).to(X)
+
+    def residuals(self, V: Tensor) -> Tensor:
+        """Return what units are asked for, (rows, outputs), or (rows, 1) where z is given."""
+        return V if self.z is None else (V @ self.z)[:, None]
+
+    def inside(self, w: Tensor) -> Tensor:
+        """Return directions of norm 1 without what has the wrong sign."""
+        return torch.nn.functional.normalize(torch.where(self.signs != 0, w.clamp(min=0), w), dim=1)
+
+    def turned(self, w: Tensor) -> Tensor:
+        """Return directions of norm 1 with the right signs."""
+        return torch.nn.functional.normalize(torch.where(self.signs != 0, w.abs(), w), dim=1)
+
+    def size(self, sums: Tensor) -> Tensor:
+        """Return how much is answered of sums over rows, (..., outputs)."""
+        return sums.norm(dim=-1) if self.z is None else sums[..., 0].clamp(min=0)
+
+    def whole(self, w: Tensor, inputs: int) -> Tensor:
+        """Return directions among all inputs."""
+        found = w.new_zeros(len(w), inputs)
+        found[:, self.seen] = w * torch.where(self.signs < 0, -1.0, 1.0).to(w)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
 class Answers:
     """Units and how much they answer, the most first.
 
@@ -54,37 +99,62 @@ class Answers:
         w: directions, (units, inputs), of norm 1.
         b: biases, (units,).
         values: |sum_i V_i phi(x_i w + b)|, (units,).
+        kind: numbers of their kinds, (units,).
     """
 
     w: Tensor
     b: Tensor
     values: Tensor
+    kind: Tensor
 
     @staticmethod
-    def ordered(w: Tensor, b: Tensor, values: Tensor) -> Answers:
-        """Return units in their order."""
+    def ordered(parts: Sequence[tuple[Kind, Tensor, Tensor, Tensor]], inputs: int) -> Answers:
+        """Return the units w, b and values of all kinds in their order."""
+        w = torch.cat([kind.whole(w, inputs) for kind, w, _, _ in parts])
+        b, values = (torch.cat([part[place] for part in parts]) for place in (2, 3))
+        number = torch.arange(len(parts)).repeat_interleave(
+            torch.tensor([len(x[2]) for x in parts])
+        )
         order = values.argsort(descending=True)
-        return Answers(w[order], b[order], values[order])
+        return Answers(w[order], b[order], values[order], number.to(order)[order])
 
-    def distinct(self, phi: Kinked, X: Tensor, least: float, most: int) -> Answers:
-        """Return units of more than `least` whose answers are not much like those before."""
+    def distinct(
+        self, phi: Kinked, X: Tensor, least: float, most: int, room: Sequence[int]
+    ) -> Answers:
+        """Return units of more than `least` whose answers are not much like those before.
+
+        Args:
+            phi: the activation.
+            X: (rows, inputs).
+            least: as said.
+            most: of them.
+            room: of each kind.
+        """
         count = int((self.values > least).sum())
         some = torch.arange(0, count, max(1, count // _COMPARED), device=X.device)
         h = phi.of(X @ self.w[some].T + self.b[some])
         h = h - h.mean(0)
         h = h / h.norm(dim=0).clamp(min=torch.finfo(h.dtype).tiny)
-        left, chosen = torch.ones_like(h[0]), list[int]()
+        left, chosen, kind = torch.ones_like(h[0]), list[int](), self.kind[some]
+        for number, places in enumerate(room):
+            left[kind == number] *= float(places > 0)
         while len(chosen) < most and bool(left.any()):
             number = int(left.argmax())
             chosen.append(number)
             left *= (h[:, number] @ h).abs() < _ALIKE
             left[number] = 0.0
+            same = int(kind[number])
+            if int((kind[chosen] == same).sum()) == room[same]:
+                left[kind == same] = 0.0
         taken = some[chosen]
-        return Answers(self.w[taken], self.b[taken], self.values[taken])
+        return Answers(self.w[taken], self.b[taken], self.values[taken], self.kind[taken])
 
 
-def exact(phi: Kinked, X: Tensor, V: Tensor, rows: Tensor | None = None) -> Answers:
-    """Return the unit that answers most through every row, of one or two inputs.
+Found = tuple[Tensor, Tensor, Tensor]  # directions of what a kind sees, biases, and values
+
+
+def exact(phi: Kinked, X: Tensor, V: Tensor, kind: Kind, rows: Tensor | None = None) -> Found:
+    """Return the unit that answers most through every row, of a kind that sees one or two inputs.
 
     In the plane rows change their side at angles, which are sorted: the sums S of V_i (x_i - x_k)'
     over rows above follow by prefix sums, and |S w| is largest at an end of an arc or at the first
@@ -92,79 +162,91 @@ def exact(phi: Kinked, X: Tensor, V: Tensor, rows: Tensor | None = None) -> Answ
 
     Args:
         phi: the activation.
-        X: (rows, inputs), float64.
-        V: (rows, outputs), each column of sum 0.
+        X: (rows, seen), float64, what the kind sees.
+        V: (rows, outputs), what it is asked for, each column of sum 0.
+        kind: of units.
         rows: numbers of those that units in the plane go through; None for all.
     """
     if X.shape[1] == 1:
-        w = X.new_tensor([[1.0], [-1.0]])
-        b, values = _through_rows(phi, X, V, w)
-        return Answers.ordered(w.repeat_interleave(len(X), 0), b.flatten(), values.flatten())
+        w = X.new_tensor([[1.0], [-1.0]])[: 1 if bool(kind.signs[0] != 0) else 2]
+        b, values = _through_rows(phi, X, V, w, kind)
+        return w.repeat_interleave(len(X), 0), b.flatten(), values.flatten()
     through = X if rows is None else X[rows]
     size = max(1, _NUMBERS // (2 * X.numel() * V.shape[1]))
-    found = [_best_of_arcs(*_arcs(phi, X, V, some)) for some in through.split(size)]
+    found = [_best_of_arcs(*_arcs(phi, X, V, some, kind), kind) for some in through.split(size)]
     angle, values = (torch.cat(part) for part in zip(*found, strict=True))
     w = torch.stack([angle.cos(), angle.sin()], 1)
-    return Answers.ordered(w, -(through * w).sum(1), values)
+    return w, -(through * w).sum(1), values
 
 
-def _arcs(phi: Kinked, X: Tensor, V: Tensor, through: Tensor) -> tuple[Tensor, Tensor]:
-    """Return S, (rows, arcs, outputs, 2), and the angle that every arc begins at, (rows, arcs)."""
-    apart = X - through[:, None]
+def _arcs(phi: Kinked, X: Tensor, V: Tensor, through: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
+    """Return S, (rows, arcs, outputs, 2), and the angle that every arc begins at, (rows, arcs).
+
+    Where weights have signs arcs end there, too.
+    """
+    ends = torch.eye(2).to(X)[kind.signs != 0].expand(len(through), -1, 2)
+    apart, linear = torch.cat([X - through[:, None], ends], 1), phi.below * V.T @ X
+    V = torch.cat([V, V.new_zeros(ends.shape[1], V.shape[1])])
     push = phi.bend * V[:, :, None] * apart[:, :, None]
     angle = torch.atan2(apart[..., 1], apart[..., 0])
     turns = torch.cat([angle - math.pi / 2, angle + math.pi / 2], 1).remainder(2 * math.pi)
     at, order = turns.sort(1)
     steps = torch.cat([push, -push], 1).flatten(2)
     steps = steps.gather(1, order[..., None].expand_as(steps)).view(*at.shape, *push.shape[2:])
-    before = turns[:, len(X) :] < turns[:, : len(X)]  # above just before the angle 0
+    before = turns[:, len(V) :] < turns[:, : len(V)]  # above just before the angle 0
     begin = (push * before[..., None, None]).sum(1, keepdim=True)
-    return begin + steps.cumsum(1) - phi.below * V.T @ X, at
+    return begin + steps.cumsum(1) - linear, at
 
 
-def _best_of_arcs(S: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-    """Return angle and |S w| of the best w on all arcs of every row."""
+def _best_of_arcs(S: Tensor, at: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
+    """Return angle and size of S w of the best w on all arcs of every row."""
     gram = S.mT @ S
     top = torch.atan2(gram[..., 0, 1], (gram[..., 0, 0] - gram[..., 1, 1]) / 2) / 2
     ends = torch.cat([at[:, 1:], at[:, :1] + 2 * math.pi], 1)
     inside = at + (top - at).remainder(math.pi)  # S w and -S w are as long
-    best = torch.where(inside <= ends, inside, at)
-    w = torch.stack([best.cos(), best.sin()], -1)
-    values, place = (S @ w[..., None])[..., 0].norm(dim=-1).max(1)
+    best, values = at, S.new_full(at.shape, -1.0)
+    for angle in (torch.where(inside <= ends, inside, at), at)[: 1 if kind.z is None else 2]:
+        w = torch.stack([angle.cos(), angle.sin()], -1)
+        wrong = ((kind.signs != 0) & (w < -_ON_AN_END)).any(-1)
+        found = kind.size((S @ w[..., None])[..., 0]).masked_fill(wrong, 0.0)
+        best, values = torch.where(found > values, angle, best), found.maximum(values)
+    values, place = values.max(1)
     return best.gather(1, place[:, None])[:, 0], values
 
 
-def ascended(phi: Kinked, X: Tensor, V: Tensor, w: Tensor, steps: int = 40) -> Answers:
+def ascended(phi: Kinked, X: Tensor, V: Tensor, w: Tensor, kind: Kind, steps: int = 40) -> Found:
     """Return what is reached from directions by gradient steps, each with its best bias.
 
     It proves nothing: there may be units that answer more.
     """
-    b, values = _best_bias(phi, X, V, w)
+    b, values = _best_bias(phi, X, V, w, kind)
     length = torch.full_like(b, 0.5)
     for _ in range(steps):
         u = w @ X.T + b[:, None]
         ahead = torch.nn.functional.normalize(phi.of(u) @ V, dim=1)
         uphill = (phi.slope(u) * (ahead @ V.T)) @ X
         moved = w + length[:, None] * torch.nn.functional.normalize(uphill, dim=1)
-        moved = torch.nn.functional.normalize(moved, dim=1)
-        bias, reached = _best_bias(phi, X, V, moved)
+        moved = kind.inside(moved)
+        bias, reached = _best_bias(phi, X, V, moved, kind)
         up = reached > values
         w, b = torch.where(up[:, None], moved, w), torch.where(up, bias, b)
         values = torch.where(up, reached, values)
         length = torch.where(up, _GROWTH * length, length / _SHRINKAGE)
-    return Answers.ordered(w, b, values)
+    return w, b, values
 
 
-def _best_bias(phi: Kinked, X: Tensor, V: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    b, values = _through_rows(phi, X, V, w)
+def _best_bias(phi: Kinked, X: Tensor, V: Tensor, w: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
+    b, values = _through_rows(phi, X, V, w, kind)
     most, place = values.max(1)
     return b.gather(1, place[:, None])[:, 0], most
 
 
-def _through_rows(phi: Kinked, X: Tensor, V: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+def _through_rows(
+    phi: Kinked, X: Tensor, V: Tensor, w: Tensor, kind: Kind
+) -> tuple[Tensor, Tensor]:
     """Return the biases of units through every row, and what these answer, (units, rows) each."""
     u, order = (w @ X.T).sort(1, descending=True)
     pushes = V[order]
     above = (pushes * u[..., None]).cumsum(1) - u[..., None] * pushes.cumsum(1)
     linear = phi.below * w @ (X.T @ V)
-    return -u, (phi.bend * above - linear[:, None]).norm(dim=2)
+    return -u, kind.size(phi.bend * above - linear[:, None])

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from liftednet.activations import Softmax
 from liftednet.divergences import Divergence
+from liftednet.sets.polyhedron import Limits
 
-from .oracle import Kinked
+from .oracle import Kind, Kinked
 
 _SLACK = 1e-10  # of the terms of a bound, far above their rounding
+_PASSED = 1e-7  # of a limit, relative to the scores, from which units do not meet it
 _INSIDE = 1e-9  # share of targets less their mean in residuals, which brings these inside
 
 
@@ -102,6 +105,48 @@ class HuberScores(Scores):
         return torch.zeros_like(self.targets)
 
 
+class HeldScores:
+    """l <= A f <= h of the scores of all samples, rows of A of norm 1, with prices.
+
+    Attributes:
+        mu: of the squares that limits are held by on the way, mu |a - P(a)|^2 / 2 with a = A f +
+            prices / mu and P the projection on [l, h] (Rockafellar, 1973).
+    """
+
+    def __init__(self, limits: Limits, mu: float) -> None:
+        """Keep limits on float64 scores."""
+        normed = limits.normed()
+        found = normed.matrix.tocoo()
+        places = torch.from_numpy(np.stack([found.row, found.col]))
+        entries = torch.from_numpy(found.data).double()
+        self._matrix = torch.sparse_coo_tensor(
+            places, entries, found.shape, check_invariants=True
+        ).coalesce()
+        self.lower, self.upper = torch.from_numpy(normed.lower), torch.from_numpy(normed.upper)
+        self.mu = mu
+
+    def __len__(self) -> int:
+        return len(self.lower)
+
+    def of(self, f: Tensor) -> Tensor:
+        """Return A f for columns f of scores, sample after sample."""
+        return self._matrix @ f
+
+    def pulled(self, prices: Tensor, f: Tensor) -> Tensor:
+        """Return A' prices, like f."""
+        return (self._matrix.T @ prices).view_as(f)
+
+    def excess(self, f: Tensor, prices: Tensor, mu: float) -> Tensor:
+        """Return a - P(a), (limits,); times mu they are prices, positive at upper ends."""
+        a = self.of(f.flatten()) + prices / mu
+        return a - a.clamp(self.lower, self.upper)
+
+    def paid(self, prices: Tensor) -> Tensor:
+        """Return prices times the ends that they are of, (limits,)."""
+        ends = torch.where(prices > 0, self.upper, self.lower)
+        return torch.where(prices == 0, 0.0, prices * ends)
+
+
 @dataclass(frozen=True, eq=False)
 class Units:
     """f = sum_j t_j phi(x w_j + b_j) z_j + c + x Q with |w_j| = |z_j| = 1.
@@ -111,7 +156,9 @@ class Units:
         b: (units,).
         z: what an output is of a unit, (units, outputs).
         t: amplitudes, (units,), not negative.
+        kind: numbers of their kinds, (units,).
         c: (outputs,).
+        prices: of limits on scores, (limits,), of none where there are none.
         Q: (inputs, outputs), None where there is no linear layer beside the units.
     """
 
@@ -119,7 +166,9 @@ class Units:
     b: Tensor
     z: Tensor
     t: Tensor
+    kind: Tensor
     c: Tensor
+    prices: Tensor
     Q: Tensor | None = None
 
     def __len__(self) -> int:
@@ -127,22 +176,23 @@ class Units:
 
     def take(self, kept: Tensor) -> Units:
         """Return some of the units."""
-        return replace(self, w=self.w[kept], b=self.b[kept], z=self.z[kept], t=self.t[kept])
+        parts = {x: getattr(self, x)[kept] for x in ("w", "b", "z", "t", "kind")}
+        return replace(self, **parts)
 
-    def joined(self, w: Tensor, b: Tensor, z: Tensor) -> Units:
+    def joined(self, w: Tensor, b: Tensor, z: Tensor, kind: Tensor) -> Units:
         """Return the units with more of them, of amplitude 0."""
-        t = torch.cat([self.t, torch.zeros_like(b)])
-        w, b, z = (torch.cat(pair) for pair in ((self.w, w), (self.b, b), (self.z, z)))
-        return replace(self, w=w, b=b, z=z, t=t)
+        more = {"w": w, "b": b, "z": z, "t": torch.zeros_like(b), "kind": kind}
+        return replace(self, **{x: torch.cat([getattr(self, x), y]) for x, y in more.items()})
 
 
 @dataclass(frozen=True, eq=False)
 class OneLayer:
-    """min over units of the loss + rho sum_j (|w_j|^2 + |a_j|^2) + linear |Q|^2.
+    """min over units of the loss + rho sum_j (|w_j|^2 + |a_j|^2) + linear |Q|^2, under limits.
 
     Since |w|^2 + |a|^2 >= 2 |w| |a| it equals the convex min of the loss + 2 rho sum_j t_j over
     measures of units of norm 1 (Bach, Breaking the Curse of Dimensionality with Convex Neural
-    Networks, 2017). Its dual is the max over V of `Scores.dual` - |X'V|^2 / (4 linear) where
+    Networks, 2017), of one kind or several. Under l <= A f <= h its dual is the max over R and
+    prices y of `Scores.dual`(R) - (h'y_+ - l'y_-) - |X'V|^2 / (4 linear) where V = R - A'y,
     sum_i V_i = 0 and no unit answers more than 2 rho, |sum_i V_i phi(x_i w + b)| <= 2 rho.
 
     Attributes:
@@ -150,21 +200,35 @@ class OneLayer:
         scores: the loss.
         phi: the activation.
         rho: of the units, positive.
+        kinds: of units.
         linear: of Q, None where there is no such layer.
+        limits: on the scores, None for none.
     """
 
     X: Tensor
     scores: Scores
     phi: Kinked
     rho: float
+    kinds: tuple[Kind, ...]
     linear: float | None = None
+    limits: HeldScores | None = None
 
     def none(self) -> Units:
         """Return no units."""
         outputs = self.scores.targets.shape[1]
         w, z = self.X[:0], self.scores.targets[:0]
         Q = None if self.linear is None else self.X.new_zeros(self.X.shape[1], outputs)
-        return Units(w, w[:, 0], z, z[:, 0], self.X.new_zeros(outputs), Q)
+        prices = self.X.new_zeros(0 if self.limits is None else len(self.limits))
+        kind, t = torch.zeros(0, dtype=torch.long, device=w.device), z[:, 0]
+        return Units(w, w[:, 0], z, t, kind, self.X.new_zeros(outputs), prices, Q)
+
+    def outputs(self, w: Tensor, b: Tensor, kind: Tensor, V: Tensor) -> Tensor:
+        """Return the z by which units lower the objective most, (units, outputs)."""
+        z = torch.nn.functional.normalize(self.phi.of(self.X @ w.T + b).T @ V, dim=1)
+        for number, one in enumerate(self.kinds):
+            if one.z is not None:
+                z[kind == number] = one.z
+        return z
 
     def f(self, units: Units) -> Tensor:
         """Return the scores, (samples, outputs)."""
@@ -178,19 +242,30 @@ class OneLayer:
             penalty = penalty + self.linear * units.Q.square().sum()
         return float(self.scores.value(self.f(units)) + penalty)
 
-    def residuals(self, f: Tensor) -> Tensor:
-        """Return residuals of scores that are feasible in the dual but for what units answer.
+    def passed(self, units: Units) -> float:
+        """Return by how much scores pass a limit of norm 1 at most, more than rounding has."""
+        if self.limits is None or not len(self.limits):
+            return 0.0
+        f = self.f(units)
+        most = float(self.limits.excess(f, torch.zeros_like(units.prices), 1.0).abs().max())
+        return most if most > _PASSED * (1 + float(f.abs().max())) else 0.0
+
+    def residuals(self, f: Tensor, prices: Tensor) -> Tensor:
+        """Return V of scores and prices, feasible in the dual but for what units answer.
 
         They are brought to the sum 0, as those of the best constant have by themselves.
         """
         V = (1 - _INSIDE) * self.scores.residuals(f) + _INSIDE * self.scores.inner
+        if self.limits is not None:
+            V = V - self.limits.pulled(prices, V)
         return V - V.mean(0)
 
-    def bound(self, V: Tensor, most: float) -> float:
+    def bound(self, V: Tensor, prices: Tensor, most: float) -> float:
         """Return what the objective cannot fall below.
 
         Args:
-            V: residuals of sum 0, inside the domain of the dual.
+            V: residuals of sum 0, less what prices pull, inside the domain of the dual.
+            prices: of the limits.
             most: what no unit answers more than, but for rounding.
         """
         far = (self.X - self.X.mean(0)).norm(dim=1)
@@ -198,8 +273,12 @@ class OneLayer:
         sums = abs(self.phi.bend) * float(V.norm(dim=1).sum() * 2 * far.max())
         most = (1 + _SLACK) * most + rounding * sums
         t = min(1.0, 2 * self.rho / most) if most > 0 else 1.0
-        found, size = (float(part.sum()) for part in self.scores.dual(t * V))
+        R = V if self.limits is None else V + self.limits.pulled(prices, V)
+        found, size = (float(part.sum()) for part in self.scores.dual(t * R))
+        if self.limits is not None:
+            paid = t * self.limits.paid(prices)
+            found, size = found - float(paid.sum()), size + float(paid.abs().sum())
         if self.linear is not None:
-            paid = float((self.X.T @ (t * V)).square().sum()) / (4 * self.linear)
-            found, size = found - paid, size + paid
+            paid = (self.X.T @ (t * V)).square() / (4 * self.linear)
+            found, size = found - float(paid.sum()), size + float(paid.sum())
         return max(0.0, found - _SLACK * size)
