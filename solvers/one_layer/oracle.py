@@ -22,6 +22,9 @@ _GROWTH, _SHRINKAGE = 1.5, 3.0  # of a local step that answers more, and of one 
 _ON_AN_END = 1e-12  # of a direction, that rounding may be beyond a sign
 
 
+Found = tuple[Tensor, Tensor, Tensor]  # directions of what a kind sees, biases, and values
+
+
 @dataclass(frozen=True)
 class Kinked:
     """phi(u) = p max(u, 0) + q max(-u, 0).
@@ -108,7 +111,7 @@ class Answers:
     kind: Tensor
 
     @staticmethod
-    def ordered(parts: Sequence[tuple[Kind, Tensor, Tensor, Tensor]], inputs: int) -> Answers:
+    def ordered(parts: Sequence[tuple[Kind, Found]], inputs: int) -> Answers:
         """Return the units w, b and values of all kinds in their order."""
         w = torch.cat([kind.whole(w, inputs) for kind, w, _, _ in parts])
         b, values = (torch.cat([part[place] for part in parts]) for place in (2, 3))
@@ -148,9 +151,6 @@ class Answers:
                 left[kind == same] = 0.0
         taken = some[chosen]
         return Answers(self.w[taken], self.b[taken], self.values[taken], self.kind[taken])
-
-
-Found = tuple[Tensor, Tensor, Tensor]  # directions of what a kind sees, biases, and values
 
 
 def exact(phi: Kinked, X: Tensor, V: Tensor, kind: Kind, rows: Tensor | None = None) -> Found:

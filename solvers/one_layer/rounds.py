@@ -148,7 +148,7 @@ def _proven(problem: OneLayer, V: Tensor, goal: float, seconds: float) -> tuple[
             left = (ends - time.perf_counter()) / (len(problem.kinds) - number)
             most = branches.tightened(goal, left)
             found = ascended(problem.phi, X, R, branches.best[0], kind)
-        least, parts = max(least, most), [*parts, (kind, *found)]
+        least, parts = max(least, most), [*parts, (kind, found)]
     return Answers.ordered(parts, problem.X.shape[1]), least
 
 
@@ -169,7 +169,7 @@ def searched(
             drawn = torch.randn(_STARTS, inputs, generator=generator, dtype=V.dtype).to(V)
             w = kind.inputs(units.w[units.kind == number])
             found = ascended(phi, X, R, kind.turned(torch.cat([drawn, w, -w])), kind)
-        proven, parts = proven and whole, [*parts, (kind, *found)]
+        proven, parts = proven and whole, [*parts, (kind, found)]
     answers = Answers.ordered(parts, problem.X.shape[1])
     return answers, float(answers.values[0]) if proven else None
 

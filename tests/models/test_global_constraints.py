@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 import torch
 
+from liftednet import global_gap
 from liftednet.activations import LeakyReLU, ReLU
 from liftednet.constraints import Bounds, Budget, GroupRates, Order, Values
 from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import CrossEntropy, SquaredError
-from liftednet.models import Global, LiftedMLP, global_gap, global_path
+from liftednet.models import Global, LiftedMLP, global_path
 from liftednet.penalties import Nonnegative, SquaredFrobenius
 
 RHO = 0.1
