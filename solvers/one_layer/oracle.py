@@ -112,12 +112,11 @@ class Answers:
 
     @staticmethod
     def ordered(parts: Sequence[tuple[Kind, Found]], inputs: int) -> Answers:
-        """Return the units w, b and values of all kinds in their order."""
-        w = torch.cat([kind.whole(w, inputs) for kind, w, _, _ in parts])
-        b, values = (torch.cat([part[place] for part in parts]) for place in (2, 3))
-        number = torch.arange(len(parts)).repeat_interleave(
-            torch.tensor([len(x[2]) for x in parts])
-        )
+        """Return the units of all kinds in their order."""
+        w = torch.cat([kind.whole(found[0], inputs) for kind, found in parts])
+        b, values = (torch.cat([found[place] for _, found in parts]) for place in (1, 2))
+        counts = torch.tensor([len(found[1]) for _, found in parts])
+        number = torch.arange(len(parts)).repeat_interleave(counts)
         order = values.argsort(descending=True)
         return Answers(w[order], b[order], values[order], number.to(order)[order])
 
