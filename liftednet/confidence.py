@@ -7,6 +7,8 @@ the distribution, for independent rows.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +18,8 @@ from liftednet.lazy import optimize, special
 __all__ = ["difference_bound", "mean_bound", "share_bound"]
 
 _APART = 0.02  # of delta is spent on where the nuisance share lies (Berger and Boos, 1994)
-_ANGLE = 2e-3  # in arcsin(sqrt(P)), by which P may change between two points of the grid at most
+_ANGLE = 2e-3  # in arcsin(sqrt(P)), by which P may change from a point of the grid, nearly
+_EVEN = 3  # times the points are moved until they are so far apart
 _DIGITS = 1e-4  # of a bound on a difference
 _FEW = 40  # points of the grid while a bound is looked for
 _FAR = 9.0  # standard deviations beyond which hits have no probability in float64
@@ -42,11 +45,15 @@ def share_bound(hits: int, rows: int, delta: float) -> float:
 def difference_bound(first: tuple[int, int], second: tuple[int, int], delta: float) -> float:
     """Return the upper bound on p - q, of the shares of two independent samples.
 
-    It is the largest w for which the observed difference, or a smaller one, has a probability above
-    delta for some q in its own confidence interval where p = q + w: an unconditional exact test
-    (Berger and Boos, P values maximized over a confidence set for the nuisance parameter, 1994).
-    The maximum over q is taken on a grid in arcsin(sqrt(q)), and between its points bounded by
-    Cauchy and Schwarz: |d arcsin(sqrt(P))| <= sqrt(Fisher information) / 2.
+    It is the largest w for which what was seen, or less, has a probability above delta for some q
+    in its own confidence interval where p = q + w: an unconditional exact test (Berger and Boos,
+    P values maximized over a confidence set for the nuisance parameter, 1994). Samples are less
+    where an approximate bound on them is: that of Wilson's two intervals (Newcombe, Interval
+    estimation for the difference between independent proportions, 1998, method 10), as in Buehler,
+    Confidence intervals for the product of two binomial parameters, 1957. It rises with hits of p
+    and falls with those of q, so that the probability falls with w. The maximum over q is taken on
+    a grid, and between its points bounded by Cauchy and Schwarz: arcsin(sqrt(P)) changes by at most
+    sqrt(n) |d arcsin(sqrt(p))| + sqrt(m) |d arcsin(sqrt(q))|.
 
     Args:
         first: hits and rows of p.
@@ -63,53 +70,86 @@ def difference_bound(first: tuple[int, int], second: tuple[int, int], delta: flo
     _require(b, m, delta)
     spent = _APART * delta
     ends = 1 - share_bound(m - b, m, spent / 2), share_bound(b, m, spent / 2)
-    test = _Difference(a, n, b, m, ends)
+    test = _Difference(a, n, b, m, ends, max(0.0, float(-special.ndtri(delta))))
     lower, upper = a / n - b / m, 1.0
     while upper - lower > _DIGITS:  # by few points, which the last word does not trust
         middle = (lower + upper) / 2
-        passes = test.chance(middle, _FEW) > delta - spent
+        passes = test.chance(middle, certain=False) > delta - spent
         lower, upper = (middle, upper) if passes else (lower, middle)
+    step = _DIGITS
     while upper < 1 and test.chance(upper) > delta - spent:
-        upper = min(1.0, upper + _DIGITS)
+        upper, step = min(1.0, upper + step), 2 * step
     return upper
 
 
 class _Difference:
-    """The probability of no larger a difference than a / n - b / m, for shares p = q + w and q."""
+    """The probability of no more than a of n and b of m hits, for shares p = q + w and q."""
 
-    def __init__(self, a: int, n: int, b: int, m: int, ends: tuple[float, float]) -> None:
-        self._n, self._m, self._ends, self._seen = n, m, ends, a / n - b / m
+    def __init__(
+        self, a: int, n: int, b: int, m: int, ends: tuple[float, float], errors: float
+    ) -> None:
+        self._n, self._m, self._ends = n, m, ends
+        hits = np.arange(n + 1)
+        upper = [_wilson(hits, n, errors), _wilson(m - np.arange(m + 1), m, errors)]
+        below, above = np.zeros(n + 1, int), np.full(n + 1, m + 1)
+        most = _together(upper, a, b) + 1e-12  # but for rounding
+        while (below < above).any():  # of q: the bound on the difference falls with them
+            middle = (below + above) // 2
+            passes = _together(upper, hits, np.minimum(middle, m)) > most
+            moves = below < above
+            below = np.where(moves & passes, middle + 1, below)
+            above = np.where(moves & ~passes, middle, above)
+        self._least = below  # hits of q, for each number of those of p
 
-    def chance(self, w: float, points: int | None = None) -> float:
-        """Return its maximum over q, or over so many points without what lies between."""
+    def chance(self, w: float, certain: bool = True) -> float:
+        """Return its maximum over q, or over few points without what lies between."""
         low, high = max(self._ends[0], -w, 0.0), min(self._ends[1], 1 - w, 1.0)
         if low >= high:
             return 0.0
-        first, last = np.arcsin(np.sqrt([low, high]))
-        if points is not None:
-            return float(self._at(np.linspace(first, last, points), w).max())
-        steep = math.sqrt(self._m + self._n * self._ratio(first, last, w))
-        count = 2 + math.ceil((last - first) * steep / (2 * _ANGLE))
-        most = float(self._at(np.linspace(first, last, count), w).max())
-        angle = math.asin(math.sqrt(min(most, 1.0))) + _ANGLE
+        angles = np.linspace(*np.arcsin(np.sqrt([low, high])), _FEW)
+        if not certain:
+            return float(self._at(angles, w).max())
+        lengths = self._lengths(angles, w)
+        count = 2 + math.ceil((lengths[-1] - lengths[0]) / (2 * _ANGLE))
+        for _ in range(_EVEN):
+            evenly = np.linspace(lengths[0], lengths[-1], count)
+            angles = np.interp(evenly, lengths, angles)
+            lengths = self._lengths(angles, w)
+        most = float(self._at(angles, w).max())
+        angle = math.asin(math.sqrt(min(most, 1.0))) + float(np.diff(lengths).max()) / 2
         return math.sin(min(angle, math.pi / 2)) ** 2
 
-    def _ratio(self, first: float, last: float, w: float) -> float:
-        """Return the largest q (1 - q) over p (1 - p), p a row from its ends at least."""
-        q = np.sin(np.linspace(first, last, _FEW)) ** 2
-        p = np.clip(q + w, 1 / self._n, 1 - 1 / self._n)
-        return float((q * (1 - q) / (p * (1 - p))).max())
+    def _lengths(self, angles: np.ndarray, w: float) -> np.ndarray:
+        """Return how far arcsin(sqrt(P)) may have gone: Fisher's information is 4 n an angle."""
+        p = np.clip(np.sin(angles) ** 2 + w, 0.0, 1.0)
+        return math.sqrt(self._m) * angles + math.sqrt(self._n) * np.arcsin(np.sqrt(p))
 
     def _at(self, angles: np.ndarray, w: float) -> np.ndarray:
         n, m = self._n, self._m
         q = np.sin(angles) ** 2
         hits, weights = _likely(n, np.clip(q + w, 0.0, 1.0))
         others, shares = _likely(m, q)
-        least = np.ceil(m * (hits / n - self._seen) - 1e-9)  # of q, for no larger a difference
         tails = np.c_[shares[:, ::-1].cumsum(1)[:, ::-1], np.zeros(len(q))]
-        places = np.clip(least - others[0], 0, len(others)).astype(int)
+        places = np.clip(self._least[hits] - others[0], 0, len(others))
         found: np.ndarray = (weights * tails[:, places]).sum(1)
         return found
+
+
+def _wilson(hits: np.ndarray, rows: int, errors: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return shares, and how far above them Wilson's bound lies (1927).
+
+    The bound rises with the share, at most twice as fast: so does the sum of the one and the root
+    of the other's square and a constant.
+    """
+    share, width = hits / rows, errors**2 / rows
+    root = errors * np.sqrt(share * (1 - share) / rows + width / (4 * rows))
+    return share, (share + width / 2 + root) / (1 + width) - share
+
+
+def _together(upper: Sequence[tuple[np.ndarray, np.ndarray]], a: Any, b: Any) -> Any:
+    """Return the approximate bound on p - q, less 1, at numbers of hits."""
+    (p, far), (q, farther) = upper
+    return p[a] + q[b] + np.sqrt(far[a] ** 2 + farther[b] ** 2)
 
 
 def _likely(rows: int, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
