@@ -11,7 +11,7 @@ from liftednet.layers.expression import (
     concatenate,
 )
 from liftednet.layers.layer import Layer, check_layer
-from liftednet.layers.time import delay, early, first_step, late, turn
+from liftednet.layers.time import delay, turn
 
 __all__ = [
     "Expression",
@@ -26,8 +26,5 @@ __all__ = [
     "convolution",
     "delay",
     "dense",
-    "early",
-    "first_step",
-    "late",
     "turn",
 ]
