@@ -18,8 +18,8 @@ from liftednet.sets.splitting import Splitting
 from .base import Solver
 from .newton_weights import proximal, proximal_newton
 
-# What points may be apart, by how much less where the verdict asks for more, and the least.
-_NEAR, _STRICTER, _LEAST = 1e-9, 0.1, 1e-14
+_NEAR, _LEAST = 1e-9, 1e-14  # what points may be apart, and the least that is asked
+_STRICTER = 0.3  # of what was asked, where the verdict asks for more
 
 
 def is_split(penalty: Penalty) -> bool:
@@ -96,7 +96,6 @@ def _splitting(problem: WeightFit, penalty: Sum, start: Tensor) -> Splitting:
 
 
 _ROUNDING = 1e-12
-_STRICTER = 0.3  # where the violation is small, and may cost more
 _PATIENCE = 500  # steps in which the movement must fall
 _FINER = 1e-3  # of a goal that the verdict found to hide too much
 _MARGIN = 0.01  # of the tolerance: where curvature is small, its edge may still be far off

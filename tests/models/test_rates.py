@@ -62,7 +62,7 @@ def test_mean_scores_say_little_of_decisions_and_the_report_shows_it() -> None:
 
 
 def test_several_constraints_are_held_together_for_several_classes_and_one_output() -> None:
-    x, y, group = drawn(600, classes=3)
+    x, y, group = drawn(300, classes=3)
     names = np.array(["no", "perhaps", "yes"])
     old = LiftedClassifier((10,), max_iter=5, random_state=0).fit(x, names[y]).predict(x)
     asked: list[Any] = [GroupRates(group, 0.1), Rate(of="churn", old=old, at_most=0.3),

@@ -50,8 +50,9 @@ def test_a_mixture_that_is_farther_from_rest_is_given_up() -> None:
         assert float(found) == pytest.approx(following)
 
 
-@pytest.mark.parametrize("rho", [0.1, 1.0, 10.0])
-def test_penalties_meet_whatever_rho_they_begin_with(rho: float) -> None:
+# Twice the rounds that it takes; with rho as it is the first and the last do not end in a thousand.
+@pytest.mark.parametrize(("rho", "most"), [(1e-3, 450), (0.1, 100), (1.0, 70), (1e3, 850)])
+def test_penalties_meet_whatever_rho_they_begin_with(rho: float, most: int) -> None:
     target, members = normal(4, 3), [Nonnegative(), L1(0.2), SpectralNorm(0.8)]
 
     def model(value: Tensor, center: Tensor, weight: float) -> Tensor:
@@ -60,7 +61,7 @@ def test_penalties_meet_whatever_rho_they_begin_with(rho: float) -> None:
     begin = target.expand(3, 4, 3)
     met = Splitting([member.prox for member in members], model, target, begin, rho).meeting(1e-11)
     assert met.apart <= 1e-11
-    assert met.rounds <= 100  # 35 to 59
+    assert met.rounds <= most
     variable = cp.Variable((4, 3))
     terms = [member.expression(variable) for member in members]
     domain = [each for member in members for each in member.domain(variable)]
