@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from liftednet.errors import DataError, DeclarationError
+from liftednet.lazy import pyplot
 
 from .bounds.reading import Array, Found, Subject, apart, require_box, subject_of, walked
 from .bounds.refutation import refute
@@ -112,6 +113,42 @@ class Certificate:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+    def plot(self, output: int = 0, ax: Any = None) -> Any:
+        """Draw the certified range of one output's derivative in each input.
+
+        Args:
+            output: of which.
+            ax: axes of matplotlib; None for new ones.
+
+        Returns:
+            The axes; an input of which nothing is known has no bar.
+
+        Raises:
+            DataError: there is no such output.
+
+        Example:
+            >>> import torch
+            >>> from liftednet import certify
+            >>> axes = certify(torch.nn.Linear(2, 1)).plot()
+            >>> [text.get_text() for text in axes.get_yticklabels()]
+            ['input 0', 'input 1']
+        """
+        outputs, inputs = self.lowest.shape
+        if not 0 <= output < outputs:
+            raise DataError(f"output must be one of 0 to {outputs - 1}, got {output}.")
+        axes = pyplot.subplots()[1] if ax is None else ax
+        low, high = self.lowest[output], self.highest[output]
+        known = torch.isfinite(low) & torch.isfinite(high)
+        rows = torch.arange(inputs)[known]
+        axes.barh(rows.numpy(), (high - low)[known].numpy(), left=low[known].numpy())
+        axes.scatter((low + high)[known].numpy() / 2, rows.numpy(), color="black", s=8)
+        axes.axvline(0.0, color="gray", linewidth=1)
+        names = self.names or [f"input {number}" for number in range(inputs)]
+        axes.set_yticks(range(inputs), names)
+        axes.set_ylim(inputs - 0.5, -0.5)
+        axes.set_xlabel(f"derivative of output {output}")
+        return axes
 
     def _called(self, number: int) -> str:
         return self.names[number] if self.names else str(number)

@@ -386,8 +386,9 @@ def _require_same_network(archive: Archive, network: Network) -> None:
         return
     if "layers" in about["graph"]:  # before files had lines; weights have met their shapes
         return
-    saved = {name: str(line).replace("early=0, ", "") for name, line in about["graph"].items()}
-    if differs := difference(saved, described_network(network)):  # of earlier versions, "early"
+    # Earlier versions told of each state how many steps came before the data.
+    lines = {name: str(line).replace("early=0, ", "") for name, line in about["graph"].items()}
+    if differs := difference(lines, described_network(network)):
         where, was, given = differs
         raise DataError(
             f"the network is not the one that was saved: {where} is {given}, and was {was}."

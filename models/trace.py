@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
-from liftednet.errors import SolverError
+from liftednet.errors import DataError, SolverError
+from liftednet.lazy import pyplot
 from liftednet.samples import Weights
 
 if TYPE_CHECKING:
@@ -127,6 +128,42 @@ class Trace:
     def residual(self, number: int) -> float:
         """Return the largest residual of one sweep, 0 where it had no blocks."""
         return max((step.residual for step in self.steps if step.number == number), default=0.0)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the objective, and the loss of held-out samples, over the seconds of training.
+
+        Args:
+            ax: axes of matplotlib; None for new ones.
+
+        Returns:
+            The axes.
+
+        Raises:
+            DataError: there is no step to draw.
+
+        Example:
+            >>> from liftednet import data
+            >>> from liftednet.models import FullBatch, LiftedMLP
+            >>> digits = data.digits()
+            >>> model = LiftedMLP((64, 5, 10), method=FullBatch(sweeps=2))
+            >>> axes = model.fit(digits.x_test, digits.y_test).trace.plot()
+            >>> axes.get_xlabel(), len(axes.lines[0].get_xdata()) == len(model.trace.steps)
+            ('seconds', True)
+        """
+        if not self.steps:
+            raise DataError("the trace has no step to draw: fit with a budget of at least one.")
+        axes = pyplot.subplots()[1] if ax is None else ax
+        seconds = [step.seconds for step in self.steps]
+        axes.plot(seconds, self.losses, label="objective")
+        held_out = [(s.seconds, s.validation) for s in self.steps if s.validation is not None]
+        if held_out:
+            beside = axes.twinx()  # a mean of samples, where the objective may be their sum
+            beside.plot(*zip(*held_out, strict=True), color="C1", label="held-out loss")
+            beside.set_ylabel("mean loss of held-out samples", color="C1")
+        axes.set_xlabel("seconds")
+        axes.set_ylabel("objective")
+        axes.set_yscale("log" if min(self.losses) > 0 else "linear")
+        return axes
 
 
 @dataclass(frozen=True, eq=False)

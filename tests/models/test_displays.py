@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from liftednet import LiftedClassifier, LiftedRegressor
+from liftednet import LiftedClassifier, LiftedRegressor, certify
 from liftednet.errors import DataError, NotFittedError
 from liftednet.models.displays import CoverageDisplay, FitDisplay, PathDisplay, RelevanceDisplay
-from liftednet.models.results import PathStep
+from liftednet.models.results import PathStep, Step, Trace
 
 pytest.importorskip("matplotlib").use("Agg")
 from matplotlib.figure import Figure  # noqa: E402
@@ -89,3 +90,23 @@ def test_a_path_is_drawn_with_what_its_steps_have() -> None:
         0.1,
         1.0,
     }
+
+
+def test_a_certificate_is_drawn_with_its_ranges() -> None:
+    layer = torch.nn.Linear(2, 1)
+    layer.weight.data = torch.tensor([[2.0, -3.0]])
+    network = torch.nn.Sequential(layer, torch.nn.ReLU())
+    axes = certify(network).plot(ax=Figure().subplots())
+    ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]
+    np.testing.assert_allclose(ends, [(0, 2), (-3, 0)], atol=1e-12)  # ReLU's slope is 0 to 1
+    with pytest.raises(DataError, match="output must be one of 0 to 0, got 1"):
+        certify(network).plot(1)
+
+
+def test_a_trace_is_drawn_over_its_seconds() -> None:
+    steps = [Step(n, "weights", 4.0 - n, 1.0, 0.0, 1, "ridge", float(n), 2.0) for n in range(3)]
+    axes = Trace(5.0, steps).plot(Figure().subplots())
+    np.testing.assert_array_equal(axes.lines[0].get_xydata(), [(0, 4), (1, 3), (2, 2)])
+    assert [list(x.lines[0].get_ydata()) for x in axes.figure.axes[1:]] == [[2.0] * 3]
+    with pytest.raises(DataError, match="no step to draw"):
+        Trace(5.0).plot()
