@@ -312,6 +312,7 @@ class ExportedRNN(nn.Module):
     Attributes:
         before: what standardizes the input, where that is not part of its weights.
         recurrence: torch.nn.RNN, its batches first.
+        initial: (cells, units), the states before the first step.
         readout: torch.nn.Linear.
         activation: what makes outputs of logits, nothing where they are left as they are.
         behind: the same as before, for the answers.
@@ -324,6 +325,7 @@ class ExportedRNN(nn.Module):
         self.before = _scaled(model, model.network.inputs[0])
         self.behind = _scaled(model, term.label, back=True)
         self.recurrence, self.readout = recurrence, linear(model.readout)
+        self.initial = nn.Parameter(torch.stack([cell.initial for cell in model.cells]).detach())
         last = [] if logits else modules_of(term.activation, model.readout)
         self.activation = nn.Sequential(*last)
         self._last_only = bool(model._known.last_only)
@@ -335,16 +337,18 @@ class ExportedRNN(nn.Module):
             x: (samples, steps, features).
             lengths: (samples,) steps of each sequence; None: all have every step.
         """
+        samples, steps = x.shape[:2]  # no len(x): to torch.export it is a fixed number
+        initial = self.initial.unsqueeze(1).expand(-1, samples, -1).contiguous()
         x = self.before(x)
         if lengths is None:
-            states, _ = self.recurrence(x)
+            states, _ = self.recurrence(x, initial)
         else:
             packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-            found, _ = self.recurrence(packed)
-            states, _ = pad_packed_sequence(found, batch_first=True, total_length=x.shape[1])
+            found, _ = self.recurrence(packed, initial)
+            states, _ = pad_packed_sequence(found, batch_first=True, total_length=steps)
         if self._last_only:
             last = -1 if lengths is None else lengths.to(x.device) - 1
-            states = states[torch.arange(states.shape[0], device=x.device), last]
+            states = states[torch.arange(samples, device=x.device), last]
         return self.behind(self.activation(self.readout(states)))  # type: ignore[no-any-return]
 
 

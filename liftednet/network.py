@@ -24,7 +24,7 @@ from liftednet.layers.expression import (
 )
 from liftednet.layers.layer import Shape, check_layer
 from liftednet.layers.projection import Ends, Projection, projection
-from liftednet.layers.time import Delay, Turn
+from liftednet.layers.time import Delay, Early, Late, Turn
 from liftednet.losses import Loss, OutputLoss, PinnedLoss
 from liftednet.names import loss_of
 from liftednet.validation import is_integer, require_flag, require_positive
@@ -84,9 +84,12 @@ class State(Expression, Variable):
         ((5,), 2.0, (3, 5))
     """
 
-    def __init__(self, activation: Activation, shape: Shape, sequence: bool) -> None:
+    def __init__(
+        self, activation: Activation, shape: Shape, sequence: bool, early: int = 0
+    ) -> None:
         """Declare the states, whose argument comes later."""
-        self.activation, self.shape, self.sequence = activation, shape, sequence
+        self.activation, self.shape = activation, shape
+        self.sequence, self.early = sequence, early
         self.variables = frozenset({self})
         self.lam: float | None = None
         self.bounds: Bounds | None = None
@@ -115,7 +118,7 @@ class State(Expression, Variable):
                 f"{self} of shape {self.shape} needs {self.units} pre-activations, and its "
                 f"argument has the shape {argument.shape}."
             )
-        if argument.sequence != self.sequence:
+        if (argument.sequence, argument.early) != (self.sequence, self.early):
             raise DataError(
                 f"{self} and its pre-activations differ in time: a sequence is declared with "
                 "sequence=True."
@@ -238,6 +241,7 @@ class Network:
         *,
         units: int | None = None,
         sequence: bool = True,
+        early: int = 0,
         lam: float | None = None,
         bounds: Bounds | None = None,
     ) -> State:
@@ -249,6 +253,7 @@ class Network:
                 `units`, and U by `of` later.
             units: of such states.
             sequence: whether such states have steps.
+            early: how many steps of such states come before the first of the data.
             lam: weight of the divergence; None for that of the model.
             bounds: (lowest, highest) value of a state.
 
@@ -270,10 +275,10 @@ class Network:
         if argument is None:
             assert units is not None  # one of both is given
             _require_shape((units,))
-            found = State(activation, (int(units),), sequence)
+            found = State(activation, (int(units),), sequence, early)
         else:
             shape = as_expression(argument).shape
-            found = State(activation, shape, argument.sequence)
+            found = State(activation, shape, argument.sequence, argument.early)
         require_torch(activation, found.units)
         self.states.append(_named(found, "states", len(self.states)))
         found.lam = None if lam is None else require_positive("lam", lam)
@@ -581,9 +586,9 @@ def _after_needs(groups: list[list[State]], reached: dict[State, set[State]]) ->
 
 def _refuse_turns(group: Sequence[State]) -> None:
     for layer in layers_in(*(state.argument for state in group)):
-        if isinstance(layer.layer, Turn) and layer.variables & set(group):
+        if isinstance(layer.layer, Turn | Early | Late) and layer.variables & set(group):
             raise DeclarationError(
-                f"{group[0]} depends on itself through Turn, not only "
+                f"{group[0]} depends on itself through {type(layer.layer).__name__}, not only "
                 "through delays: states can run in one direction of time alone."
             )
 

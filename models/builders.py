@@ -21,9 +21,10 @@ from liftednet.layers import (
     turn,
 )
 from liftednet.layers.join import Part
+from liftednet.layers.time import early, first_step, late
 from liftednet.losses import CrossEntropy, Loss, OutputLoss, PinnedLoss
 from liftednet.names import activation_of, loss_of
-from liftednet.network import Network
+from liftednet.network import Network, State
 from liftednet.samples import Weights
 from liftednet.sets.constraint import require_constraints
 from liftednet.validation import is_integer, require_flag
@@ -214,12 +215,14 @@ class CellWeights:
         recurrent: W, (units, units).
         inputs: U_0, (features, units).
         bias: b_0, (units,).
+        initial: the state before the first step, (units,).
         backward: whether it runs from the last step to the first.
     """
 
     recurrent: Tensor
     inputs: Tensor
     bias: Tensor
+    initial: Tensor
     backward: bool
 
 
@@ -238,6 +241,7 @@ class LiftedRNN(Lifted):
         activation: of the recurrent layers, acting unit by unit.
         loss: CrossEntropy, BinaryCrossEntropy, SquaredError or another pinned loss.
         bidirectional: whether every layer also runs from the last step to the first.
+        learn_initial_state: whether the states before the first step are learned, or 0.
         **settings: see `Settings`.
 
     Raises:
@@ -262,16 +266,20 @@ class LiftedRNN(Lifted):
         loss: Loss | str | nn.Module | None = None,
         *,
         bidirectional: bool = False,
+        learn_initial_state: bool = False,
         **settings: Any,
     ) -> None:
         """Build the layers, and check what can be checked before there are data."""
         hidden = _checked_units(input_size, hidden_size, output_size)
         require_flag("bidirectional", bidirectional)
+        require_flag("learn_initial_state", learn_initial_state)
         self.loss = _pinned(CrossEntropy() if loss is None else loss_of(loss))
         self.activation = _by_unit(ReLU() if activation is None else activation_of(activation))
         self.layer_cells = cells_of(int(input_size), hidden, bidirectional)
-        self.output_size = int(output_size)
-        network = recurrent(self.layer_cells, self.output_size, self.activation, self.loss)
+        self.learn_initial_state, self.output_size = learn_initial_state, int(output_size)
+        network = recurrent(
+            self.layer_cells, self.output_size, self.activation, self.loss, learn_initial_state
+        )
         super().__init__(network, **settings)
 
     def _declared(self) -> dict[str, Any]:
@@ -293,7 +301,7 @@ class LiftedRNN(Lifted):
     def cells(self) -> tuple[CellWeights, ...]:
         """The weights of every cell in parts, layer by layer, forward before backward."""
         return tuple(
-            _cell_weights(cell, layer)
+            _cell_weights(cell, layer, self.activation, self.learn_initial_state)
             for cell, layer in zip(self.layer_cells, self.weights, strict=False)
         )
 
@@ -308,21 +316,27 @@ def recurrent(
     outputs: int,
     activation: Activation,
     loss: PinnedLoss,
+    learned_start: bool = False,
 ) -> Network:
     """Return layers of cells and a readout, each cell in its own order of time.
 
-    Lifted Recurrent Neural Networks, section 3.
+    Lifted Recurrent Neural Networks, section 3. A learned initial state is a step before all,
+    driven by a weight of its own.
     """
-    network = Network()
+    network, before = Network(), int(learned_start)
     x: Expression = network.input(cells[0].inputs, sequence=True)
     below: Expression = x
     for layer in range(cells[-1].layer + 1):
         seen = []
         for cell in (cell for cell in cells if cell.layer == layer):
             own = turn(below) if cell.backward else below
-            h = network.state(activation, units=cell.units)
+            if before:
+                longer = early(own)
+                own = concatenate(longer, first_step(early(x)))
+            h: State = network.state(activation, units=cell.units, early=before)
             h.of(dense(concatenate(delay(h), own), cell.units))
-            seen.append(turn(h) if cell.backward else h)
+            natural: Expression = late(h) if before else h
+            seen.append(turn(natural) if cell.backward else natural)
         below = concatenate(*seen)
     network.loss(loss, dense(below, outputs))
     return network
@@ -373,7 +387,13 @@ def _by_unit(activation: Activation) -> Activation:
     return activation
 
 
-def _cell_weights(cell: Cell, layer: Weights) -> CellWeights:
+def _cell_weights(
+    cell: Cell, layer: Weights, activation: Activation, learned_start: bool
+) -> CellWeights:
     assert layer.bias is not None  # every cell has one
     recurrent_part, rest = layer.matrix[: cell.units], layer.matrix[cell.units :]
-    return CellWeights(recurrent_part, rest, layer.bias, cell.backward)
+    first = rest[cell.inputs :].sum(0) + layer.bias
+    initial = activation.forward(first.unsqueeze(0))[0]
+    if not learned_start:
+        initial = initial.new_zeros(cell.units)
+    return CellWeights(recurrent_part, rest[: cell.inputs], layer.bias, initial, cell.backward)

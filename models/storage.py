@@ -215,7 +215,7 @@ def _arguments_of(model: Any) -> Arguments:
         layers = model.network.parameters[: len(model.sizes) - 1]
         found["bias"] = True if model.convex else [parameter.bias for parameter in layers]
     elif isinstance(model, LiftedRNN):
-        names = ("output_size", "loss", "bidirectional")
+        names = ("output_size", "loss", "bidirectional", "learn_initial_state")
         found["input_size"] = model.layer_cells[0].inputs
         found["hidden_size"] = [cell.units for cell in model.layer_cells if not cell.backward]
     else:
@@ -289,11 +289,6 @@ def _arguments(
             "the file's noise= of inputs is gone: what was seen is taken as it was seen, and "
             "predictions differ from those before.",
             stacklevel=2,
-        )
-    if found.pop("learn_initial_state", False):
-        raise DataError(
-            "the file's states before the first step were learned, which no model does any more: "
-            "version 0.1 at commit faf4f7e reads it."
         )
     if found.get("state_solver") == "cyclic":  # of earlier versions
         found["state_solver"] = "red-black"
@@ -386,9 +381,7 @@ def _require_same_network(archive: Archive, network: Network) -> None:
         return
     if "layers" in about["graph"]:  # before files had lines; weights have met their shapes
         return
-    # Earlier versions told of each state how many steps came before the data.
-    lines = {name: str(line).replace("early=0, ", "") for name, line in about["graph"].items()}
-    if differs := difference(lines, described_network(network)):
+    if differs := difference(about["graph"], described_network(network)):
         where, was, given = differs
         raise DataError(
             f"the network is not the one that was saved: {where} is {given}, and was {was}."

@@ -294,7 +294,7 @@ def _binary() -> Network:
 
 def _both_directions(**options: Any) -> Lifted:
     return LiftedRNN(
-        2, (3, 2), 3, Tanh(), lam=LAM, rho=RHO, bidirectional=True,
+        2, (3, 2), 3, Tanh(), lam=LAM, rho=RHO, bidirectional=True, learn_initial_state=True,
         **{"start": "orthogonal", "standardize": False, **options},
     )  # fmt: skip
 

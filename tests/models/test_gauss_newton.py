@@ -30,8 +30,8 @@ from liftednet.solvers.gauss_newton.steps import LevenbergMarquardt, steps
 KINDS: list[dict[str, Any]] = [
     {},
     {"activation": activations.Tanh(), "hidden_size": (3, 2), "bidirectional": True},
-    {"activation": activations.Softplus(), "hidden_size": (2, 3)},
-    {"loss": SquaredError(), "bidirectional": True},
+    {"activation": activations.Softplus(), "learn_initial_state": True, "hidden_size": (2, 3)},
+    {"loss": SquaredError(), "bidirectional": True, "learn_initial_state": True},
     {"loss": BinaryCrossEntropy(), "at_end": True},
 ]
 
@@ -85,7 +85,10 @@ def loss_by_autograd(model: LiftedRNN, x: Tensor, y: Tensor, flat: Tensor) -> Te
 def passed(model: LiftedRNN, cell: Cell, weight: Tensor, below: list[Tensor]) -> list[Tensor]:
     states = []
     steps = below[::-1] if cell.backward else below
+    early = weight[cell.units + cell.inputs : -1].sum(0) + weight[-1]
     state = torch.zeros(len(below[0]), cell.units, dtype=torch.float64)
+    if model.learn_initial_state:
+        state = model.activation.forward(early).expand_as(state)
     for step in steps:
         inputs = weight[cell.units : cell.units + cell.inputs]
         state = model.activation.forward(state @ weight[: cell.units] + step @ inputs + weight[-1])

@@ -120,7 +120,7 @@ def test_every_activation_of_the_catalogue_comes_back_by_name(activation) -> Non
 RECURRENT = [
     ((2, 4, 3), {}),
     ((2, [4, 3], 3), {"bidirectional": True, "divergence": "tight"}),
-    ((2, 4, 3, activations.Tanh()), {"dtype": torch.float32}),
+    ((2, 4, 3, activations.Tanh()), {"learn_initial_state": True, "dtype": torch.float32}),
     ((2, 4, 3, Activation.from_function(SOFTSIGN)), {"lam": 2.0, "rho": [0.1, 0.2]}),
 ]
 
