@@ -18,6 +18,7 @@ from liftednet.errors import DataError, DeclarationError, LiftedError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Huber, Loss, Quantile, SquaredError
 
 _ACTIVATIONS = {"logistic": "Sigmoid"}  # as scikit-learn calls it
+_NOT_MONOTONE = ("gelu", "silu", "swish", "mish", "hardswish")
 _LOSSES = {"mse": "SquaredError"}
 _OF_TORCH: Mapping[type[nn.Module], Callable[[Any], Loss]] = {
     nn.CrossEntropyLoss: lambda loss: CrossEntropy(loss.label_smoothing),
@@ -39,6 +40,12 @@ def activation_of(given: Activation | str) -> Activation:
     """
     if not isinstance(given, str):
         return given
+    if _plain(given) in _NOT_MONOTONE:
+        raise DataError(
+            f"{given!r} falls somewhere, so that it is the argmin of no convex potential: declare "
+            "the network in torch and call liftednet.lift(network), which splits it into a part "
+            'that rises and a line, or take "softplus" or "elu", which are near.'
+        )
     found = _known("activation", given, [*activations.__all__, *_ACTIVATIONS])
     made: Activation = getattr(activations, _ACTIVATIONS.get(found, found))()
     return made

@@ -8,6 +8,7 @@ from torch import nn
 
 from liftednet import initialize_
 from liftednet.activations import Sigmoid
+from liftednet.errors import DataError
 from liftednet.losses import CrossEntropy, OutputLoss, PinnedLoss, SquaredError
 from liftednet.models import LiftedMLP, LiftedRNN
 from liftednet.names import activation_of, loss_of
@@ -65,3 +66,11 @@ def test_a_network_starts_alike_however_the_loss_is_said(loss) -> None:
     initialize_(found, X, y, loss=loss)
     for one, other in zip(wanted.parameters(), found.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["gelu", "SiLU", "mish"])
+def test_a_map_that_falls_is_refused_with_what_takes_it(name) -> None:
+    grid = torch.linspace(-5, 0, 100)
+    assert getattr(nn.functional, name.lower())(grid).diff().min() < 0  # no argmin falls
+    with pytest.raises(DataError, match=r"liftednet\.lift"):
+        activation_of(name)
