@@ -40,6 +40,7 @@ from liftednet.sets.polyhedron import Array, Limits, stacked
 from liftednet.sets.rates import RateConstraint
 from liftednet.solution import Solution
 from liftednet.solvers import solve
+from liftednet.solvers.one_layer.problem import ScoreLimits
 from liftednet.solvers.quasi_newton import lbfgs
 
 from .block import Blocks, rows_that_count
@@ -330,7 +331,7 @@ class AugmentedLagrangian:
         self._y, weights = self._picked(self._values[term.label])
         samples, y = len(self._y), self._y
         self.rounds, self._steps = _ROUNDS, max(_FEWEST, min(_MOST, _ROWS // samples))
-        self._held = _Scores(limits) if isinstance(limits, Limits) else limits
+        self._held = ScoreLimits(limits) if isinstance(limits, Limits) else limits
         lower, upper = self._held.ends
         room = np.minimum(_MET, (upper - lower) / 4)
         self._ends = lower + room, upper - room
@@ -433,27 +434,6 @@ class AugmentedLagrangian:
         at = self._held.at(u.detach()) + self._prices / self._mu
         found: Array = at - np.clip(at, *self._ends)
         return found
-
-
-class _Scores:
-    """Limits on scores, with rows of norm 1."""
-
-    def __init__(self, limits: Limits) -> None:
-        normed = limits.normed()
-        self._matrix, self._back = normed.matrix, normed.matrix.T.tocsr()
-        self.ends = normed.lower, normed.upper
-
-    def at(self, u: Tensor) -> Array:
-        """Return A u."""
-        found: Array = self._matrix @ u.cpu().numpy().reshape(-1)
-        return found
-
-    def pulled(self, u: Tensor, prices: Array) -> Tensor:
-        """Return A'y, like u."""
-        return torch.from_numpy(self._back @ prices).to(u).view_as(u)
-
-    def narrow(self, share: float) -> None:
-        """Stay as wide: limits on scores are no surrogate."""
 
 
 def _flat(parts: Sequence[Tensor]) -> Array:

@@ -237,7 +237,7 @@ class HiddenLayer:
             limits: on the scores of training.
             most: units that there may be of a kind, None for those of the network.
         """
-        from liftednet.solvers.one_layer.problem import HeldScores, OneLayer
+        from liftednet.solvers.one_layer.problem import OneLayer, ScoreLimits
 
         x, scores = values[self.structure.network.inputs[0]].double(), self._scores(values)
         linear = None if self.linear is None else self.rho(self.linear)
@@ -245,7 +245,7 @@ class HiddenLayer:
         kinds = self.kinds if most is None else tuple(replace(k, units=most) for k in self.kinds)
         held = None
         if limits is not None:
-            held = HeldScores(limits, _HELD * float(scores.weights.max()))
+            held = ScoreLimits(limits, _HELD * float(scores.weights.max()))
         return OneLayer(x, scores, self.phi, rho, kinds, linear, held)
 
     def _scores(self, values: Values) -> Scores:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from liftednet.activations import Softmax
 from liftednet.divergences import Divergence
-from liftednet.sets.polyhedron import Limits
+from liftednet.sets.polyhedron import Array, Limits
 
 from .oracle import Kind, Kinked
 
@@ -105,46 +105,47 @@ class HuberScores(Scores):
         return torch.zeros_like(self.targets)
 
 
-class HeldScores:
-    """l <= A f <= h of the scores of all samples, rows of A of norm 1, with prices.
+class ScoreLimits:
+    """l <= A u <= h of the scores of all samples, rows of A of norm 1, with prices.
 
     Attributes:
-        mu: of the squares that limits are held by on the way, mu |a - P(a)|^2 / 2 with a = A f +
+        ends: l and h, (limits,).
+        mu: of the squares that limits are held by on the way, mu |a - P(a)|^2 / 2 with a = A u +
             prices / mu and P the projection on [l, h] (Rockafellar, 1973).
     """
 
-    def __init__(self, limits: Limits, mu: float) -> None:
-        """Keep limits on float64 scores."""
+    def __init__(self, limits: Limits, mu: float = 1.0) -> None:
+        """Keep limits on scores."""
         normed = limits.normed()
-        found = normed.matrix.tocoo()
-        places = torch.from_numpy(np.stack([found.row, found.col]))
-        entries = torch.from_numpy(found.data).double()
-        self._matrix = torch.sparse_coo_tensor(
-            places, entries, found.shape, check_invariants=True
-        ).coalesce()
-        self.lower, self.upper = torch.from_numpy(normed.lower), torch.from_numpy(normed.upper)
-        self.mu = mu
+        self._matrix, self._back = normed.matrix, normed.matrix.T.tocsr()
+        self.ends, self.mu = (normed.lower, normed.upper), mu
 
-    def __len__(self) -> int:
-        return len(self.lower)
+    def at(self, u: Tensor) -> Array:
+        """Return A u."""
+        found: Array = self._matrix @ u.cpu().numpy().reshape(-1)
+        return found
 
-    def of(self, f: Tensor) -> Tensor:
-        """Return A f for columns f of scores, sample after sample."""
-        return self._matrix @ f
+    def pulled(self, u: Tensor, prices: Array) -> Tensor:
+        """Return A'y, like u."""
+        return torch.from_numpy(self._back @ prices).to(u).view_as(u)
 
-    def pulled(self, prices: Tensor, f: Tensor) -> Tensor:
-        """Return A' prices, like f."""
-        return (self._matrix.T @ prices).view_as(f)
+    def narrow(self, share: float) -> None:
+        """Stay as wide: limits on scores are no surrogate."""
 
-    def excess(self, f: Tensor, prices: Tensor, mu: float) -> Tensor:
+    def slopes(self, J: Tensor) -> Tensor:
+        """Return A J for derivatives J of scores, (scores, numbers)."""
+        return torch.from_numpy(self._matrix @ J.cpu().numpy()).to(J)
+
+    def excess(self, u: Tensor, prices: Tensor, mu: float) -> Tensor:
         """Return a - P(a), (limits,); times mu they are prices, positive at upper ends."""
-        a = self.of(f.flatten()) + prices / mu
-        return a - a.clamp(self.lower, self.upper)
+        a = self.at(u) + prices.cpu().numpy() / mu
+        return torch.from_numpy(a - np.clip(a, *self.ends)).to(prices)
 
-    def paid(self, prices: Tensor) -> Tensor:
+    def paid(self, prices: Tensor) -> Array:
         """Return prices times the ends that they are of, (limits,)."""
-        ends = torch.where(prices > 0, self.upper, self.lower)
-        return torch.where(prices == 0, 0.0, prices * ends)
+        y, (lower, upper) = prices.cpu().numpy(), self.ends
+        found: Array = y[y != 0] * np.where(y > 0, upper, lower)[y != 0]
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,14 +212,14 @@ class OneLayer:
     rho: float
     kinds: tuple[Kind, ...]
     linear: float | None = None
-    limits: HeldScores | None = None
+    limits: ScoreLimits | None = None
 
     def none(self) -> Units:
         """Return no units."""
         outputs = self.scores.targets.shape[1]
         w, z = self.X[:0], self.scores.targets[:0]
         Q = None if self.linear is None else self.X.new_zeros(self.X.shape[1], outputs)
-        prices = self.X.new_zeros(0 if self.limits is None else len(self.limits))
+        prices = self.X.new_zeros(0 if self.limits is None else len(self.limits.ends[0]))
         kind, t = torch.zeros(0, dtype=torch.long, device=w.device), z[:, 0]
         return Units(w, w[:, 0], z, t, kind, self.X.new_zeros(outputs), prices, Q)
 
@@ -244,7 +245,7 @@ class OneLayer:
 
     def passed(self, units: Units) -> float:
         """Return by how much scores pass a limit of norm 1 at most, more than rounding has."""
-        if self.limits is None or not len(self.limits):
+        if self.limits is None:
             return 0.0
         f = self.f(units)
         most = float(self.limits.excess(f, torch.zeros_like(units.prices), 1.0).abs().max())
@@ -257,7 +258,7 @@ class OneLayer:
         """
         V = (1 - _INSIDE) * self.scores.residuals(f) + _INSIDE * self.scores.inner
         if self.limits is not None:
-            V = V - self.limits.pulled(prices, V)
+            V = V - self.limits.pulled(V, prices.cpu().numpy())
         return V - V.mean(0)
 
     def bound(self, V: Tensor, prices: Tensor, most: float) -> float:
@@ -273,11 +274,11 @@ class OneLayer:
         sums = abs(self.phi.bend) * float(V.norm(dim=1).sum() * 2 * far.max())
         most = (1 + _SLACK) * most + rounding * sums
         t = min(1.0, 2 * self.rho / most) if most > 0 else 1.0
-        R = V if self.limits is None else V + self.limits.pulled(prices, V)
+        R = V if self.limits is None else V + self.limits.pulled(V, prices.cpu().numpy())
         found, size = (float(part.sum()) for part in self.scores.dual(t * R))
         if self.limits is not None:
             paid = t * self.limits.paid(prices)
-            found, size = found - float(paid.sum()), size + float(paid.abs().sum())
+            found, size = found - float(paid.sum()), size + float(np.abs(paid).sum())
         if self.linear is not None:
             paid = (self.X.T @ (t * V)).square() / (4 * self.linear)
             found, size = found - float(paid.sum()), size + float(paid.sum())

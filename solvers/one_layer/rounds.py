@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 from ..quasi_newton import lbfgs
 from .amplitudes import fitted
 from .branches import Branches
-from .oracle import Answers, ascended, exact
+from .oracle import Answers, Found, Kind, ascended, exact
 from .problem import OneLayer, Units
 
 _ADDED = 30  # units of a round at most
@@ -137,17 +137,17 @@ def _begun(problem: OneLayer, units: Units, most: int) -> Units:
 
 def _proven(problem: OneLayer, V: Tensor, goal: float, seconds: float) -> tuple[Answers, float]:
     """Return units that answer much, and what no unit answers more than, `goal` where it can be."""
-    ends, parts, least = time.perf_counter() + seconds, list[Any](), 0.0
+    ends, parts, least = time.perf_counter() + seconds, list[tuple[Kind, Found]](), 0.0
     for number, kind in enumerate(problem.kinds):
         X, R = kind.inputs(problem.X), kind.residuals(V)
-        if len(kind.seen) <= 2:
-            found = exact(problem.phi, X, R, kind)
-            most = float(found[2].max())
-        else:
+        if len(kind.seen) > 2:
             branches = Branches(problem.phi, X, R, kind)
             left = (ends - time.perf_counter()) / (len(problem.kinds) - number)
             most = branches.tightened(goal, left)
             found = ascended(problem.phi, X, R, branches.best[0], kind)
+        else:
+            found = exact(problem.phi, X, R, kind)
+            most = float(found[2].max())
         least, parts = max(least, most), [*parts, (kind, found)]
     return Answers.ordered(parts, problem.X.shape[1]), least
 
@@ -156,20 +156,18 @@ def searched(
     problem: OneLayer, units: Units, V: Tensor, generator: torch.Generator
 ) -> tuple[Answers, float | None]:
     """Return units that answer most, and where that is proven by how much."""
-    samples, phi, parts, proven = len(V), problem.phi, list[Any](), True
+    parts, proven = list[tuple[Kind, Found]](), True
     for number, kind in enumerate(problem.kinds):
         X, R, inputs = kind.inputs(problem.X), kind.residuals(V), len(kind.seen)
-        whole = inputs == 1 or (inputs == 2 and samples <= _SWEPT)
-        if whole:
-            found = exact(phi, X, R, kind)
-        elif inputs == 2:
-            some = torch.randperm(samples, generator=generator)[:_SWEPT].to(V.device)
-            found = exact(phi, X, R, kind, some)
-        else:
+        if inputs > 2:
             drawn = torch.randn(_STARTS, inputs, generator=generator, dtype=V.dtype).to(V)
             w = kind.inputs(units.w[units.kind == number])
-            found = ascended(phi, X, R, kind.turned(torch.cat([drawn, w, -w])), kind)
-        proven, parts = proven and whole, [*parts, (kind, found)]
+            w = kind.turned(torch.cat([drawn, w, -w]))
+            parts.append((kind, ascended(problem.phi, X, R, w, kind)))
+        else:
+            some = torch.randperm(len(X), generator=generator)[:_SWEPT] if inputs == 2 else None
+            parts.append((kind, exact(problem.phi, X, R, kind, some)))
+        proven = proven and (inputs == 1 or (inputs == 2 and len(V) <= _SWEPT))
     answers = Answers.ordered(parts, problem.X.shape[1])
     return answers, float(answers.values[0]) if proven else None
 
@@ -217,7 +215,7 @@ def _slid(problem: OneLayer, units: Units) -> Units:
         V, paid = problem.scores.residuals(f), rho * (w.square().sum() + a.square().sum())
         if limits is not None:
             excess = limits.excess(f, units.prices, limits.mu)
-            V = V - limits.mu * limits.pulled(excess, V)
+            V = V - limits.mu * limits.pulled(V, excess.cpu().numpy())
             paid = paid + limits.mu / 2 * excess.square().sum()
         back = -(V @ a.T) * phi.slope(u)
         up = 2 * rho * a - h.T @ V
