@@ -280,6 +280,6 @@ class OneLayer:
             paid = t * self.limits.paid(prices)
             found, size = found - float(paid.sum()), size + float(np.abs(paid).sum())
         if self.linear is not None:
-            paid = (self.X.T @ (t * V)).square() / (4 * self.linear)
-            found, size = found - float(paid.sum()), size + float(paid.sum())
+            pulled = float((self.X.T @ (t * V)).square().sum()) / (4 * self.linear)
+            found, size = found - pulled, size + pulled
         return max(0.0, found - _SLACK * size)
