@@ -107,7 +107,7 @@ class Global:
         units = Units(*memory["units"]) if memory else fitted(convex, convex.none())
         number, before = memory.get("number", 0), memory.get("objective", math.inf)
         moves = rounds(
-            convex, units, layer.state.units, self.gap, self.seconds, number,
+            convex, units, layer.state.units, self.gap, self.seconds, max(number - 1, 0),
             memory.get("bound", 0.0),
         )  # fmt: skip
         try:
