@@ -11,7 +11,7 @@ from torch import nn
 from liftednet import certify
 from liftednet.errors import LiftedError
 from liftednet.models.bounds.curves import CURVES
-from liftednet.models.bounds.refutation import refute
+from liftednet.models.bounds.refutation import _Trial, refute
 from liftednet.models.bounds.units import Units
 
 
@@ -40,6 +40,18 @@ def test_what_is_false_is_refuted_with_a_point(field):
     refute(made, claim, example, None)
     with pytest.raises(LiftedError, match=r"refuted at x = \(.*derived from the weights"):
         refute(made, FALSE[field](claim), example, None)
+
+
+def test_derivatives_of_every_output_are_held_against_the_claim():
+    made, points = nn.Linear(3, 4).double(), torch.ones(2, 3).double()
+    claim = certify(made)
+    _Trial(made, (1e-10, 1e-7), claim, (points,)).derivatives(points)
+    for output in range(4):
+        highest = claim.highest - 0.1 * torch.eye(4)[output][:, None]
+        with pytest.raises(LiftedError, match=f"the derivative of output {output} in input 0 is"):
+            _Trial(made, (1e-10, 1e-7), replace(claim, highest=highest), (points,)).derivatives(
+                points
+            )
 
 
 def test_training_inputs_are_tried():

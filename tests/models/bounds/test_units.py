@@ -76,6 +76,16 @@ def test_derivatives_of_a_product_in_a_box_enclose_the_exact_ones():
             assert float(found) == pytest.approx(float(exact), rel=1e-9)
 
 
+def test_a_constant_moves_values_and_nothing_else():
+    class Moved(nn.Module):
+        def forward(self, x):
+            return torch.cat([x.sigmoid() + 3.0, x.sigmoid() - 0.0, 2.0 - x.sigmoid()], 1)
+
+    claim = certify(Moved(), torch.zeros(2, 1, dtype=torch.float64))
+    assert claim.least.flatten().tolist() == pytest.approx([3.0, 0.0, 1.0], abs=1e-9)
+    assert claim.most.flatten().tolist() == pytest.approx([4.0, 1.0, 2.0], abs=1e-9)
+
+
 def test_a_multiple_in_float64_is_not_below_the_truth():
     class Tenth(nn.Module):
         def forward(self, x):
