@@ -243,7 +243,9 @@ class WeightFit(Fit[Weights]):
         if penalty.smooth:
             off[:rows] = penalty.stationarity(weight, slope, 1.0)
         else:
-            steep = self.smoothness or 1.0
+            # A step of 1 / s may be lost in the rounding of W: then one of 1e-8 of W tells.
+            seen = float(slope.abs().max() / (_EPS**0.5 * weight.abs().max()).clamp(min=_TINY))
+            steep = min(self.smoothness or 1.0, seen or 1.0)
             point = penalty.prox(weight - slope / steep, 1 / steep)
             off[:rows], free[:rows] = steep * (weight - point), point != 0
         reach = min(penalty.reach, _FAR)
