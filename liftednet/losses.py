@@ -324,7 +324,7 @@ class SimplexCrossEntropy(_Classes, OutputLoss):
 
     def output_values(self, y: Tensor, z: Tensor) -> Tensor:
         """Return -sum y log z of every sample, (samples,), with 0 log 0 = 0."""
-        return -torch.xlogy(y, z).sum(-1)
+        return -torch.xlogy(y, z.clamp(min=0)).sum(-1)
 
     def require_activation(self, activation: Activation) -> None:
         """Raise `DeclarationError` unless the outputs are projected on the simplex."""
