@@ -19,12 +19,13 @@ from liftednet.power import Power
 from .builders import LiftedMLP
 from .choice import matrix_work
 from .error_bars import answer_skewed, log_evidence
+from .trace import Step
 
 STEPS = 200  # of one fit at most
 _SIZES = (4, 16, 48, 144)  # units; what is linear needs none of them
 _STARTS = 2  # of the smallest network with the first units
 _MOST_WEIGHTS = 3000
-_MOST_WORK = 4e9  # multiplications in one matrix: a fifth of a second, and a fit has some dozens
+_MOST_WORK = 1e10  # multiplications in one matrix: half a second, and a fit has some dozens
 _NOISE = 0.5  # share of the variance of standardized targets that is noise, before they are seen
 _EXPONENTS = np.linspace(0, 2, 9)  # of skewed targets
 _PULLS = np.logspace(-3, 4, 29)  # of the linear fits that tell one of another
@@ -32,6 +33,8 @@ _SMALL = 0.05  # quantile of positive targets, in units of which they are nearly
 _QUARTILES = 1.349  # how far they are apart in a normal distribution
 _SAME = 1e-9  # of the largest entry of a column: a deviation that is rounding
 _SURE = 3.0  # of log p(y): less tells neither exponents nor sizes apart
+_LOOKS = 5  # at the evidence, by which a fit is judged
+_AHEAD = 4.0  # how many times as much as in these it may yet gain
 
 Array = np.ndarray[Any, Any]
 
@@ -71,7 +74,16 @@ class Size:
         return self.units * (self.inputs + 1 + self.outputs) + self.outputs * (self.inputs + 1)
 
     def serves(self, samples: int) -> bool:
-        """Say whether a matrix of all weights is made in a time that a fit without options has."""
+        """Say whether a matrix of all weights is made in a time that a fit without options has.
+
+        Where so many rows are that this is for the fewest units alone, they want more than these.
+        """
+        larger = replace(self, units=_SIZES[1])
+        return self._serves(samples) and (
+            self.units > _SIZES[0] or larger.weights > _MOST_WEIGHTS or larger._serves(samples)
+        )
+
+    def _serves(self, samples: int) -> bool:
         work = matrix_work(samples * self.outputs, self.weights)
         return self.weights <= _MOST_WEIGHTS and work <= _MOST_WORK
 
@@ -93,12 +105,16 @@ class Candidate:
     power: Power | None = None
 
 
+class _BehindError(Exception):
+    """A fit does not head for more than another has."""
+
+
 @dataclass
 class _Search:
     """Fits, and the one of the largest evidence, with the warnings that it gave."""
 
     make: Callable[[Candidate], LiftedMLP]
-    fit: Callable[[LiftedMLP], object]
+    fit: Callable[..., object]
     fits: int = 0
     evidence: float = -math.inf
     model: LiftedMLP | None = None
@@ -106,13 +122,33 @@ class _Search:
     told: Sequence[warnings.WarningMessage] = field(default_factory=list)
 
     def tries(self, candidate: Candidate, least: float = 0.0) -> bool:
-        """Fit a network, and say whether it is the best so far by more than so much."""
-        model = self.make(candidate)
+        """Fit a network, and say whether it is the best so far by more than so much.
+
+        One of another activation is left where its steps no longer head for that: kinks take long.
+        One of more units is not, whose evidence may stand still for many steps before it rises.
+        """
+        model, wanted = self.make(candidate), -math.inf
         model._power = candidate.power
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always", FitWarning)
-            self.fit(model)
+        if self.candidate is not None and self.candidate.activation is not candidate.activation:
+            assert self.model is not None and self.model.trace is not None  # it has been fitted
+            looks = [step.evidence for step in self.model.trace.steps]
+            wanted = max((x for x in looks if x is not None), default=wanted)
+        seen: list[float] = []
+
+        def follow(step: Step) -> None:
+            if step.evidence is not None:
+                seen.append(max([step.evidence, *seen[-1:]]))
+                gained = seen[-1] - seen[-_LOOKS - 1 :][0]
+                if len(seen) > _LOOKS and seen[-1] + _AHEAD * gained < wanted:
+                    raise _BehindError
+
         self.fits += 1
+        try:
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always", FitWarning)
+                self.fit(model, on_step=follow)
+        except _BehindError:
+            return False
         found = _evidence(model)
         better = self.model is None or found > self.evidence + least
         if better:
@@ -124,7 +160,7 @@ def fit_by_evidence(
     size: Size,
     data: tuple[Array, Array, Array | None],
     make: Callable[[Candidate], LiftedMLP],
-    fit: Callable[[LiftedMLP], object],
+    fit: Callable[..., object],
     activations: Sequence[Activation] = (Tanh(), ReLU()),
 ) -> LiftedMLP:
     """Fit networks of growing size as long as the evidence clearly grows, and return the best.
@@ -139,10 +175,10 @@ def fit_by_evidence(
         size: of the smallest network.
         data: inputs, targets, and weights of samples or None.
         make: declares a model.
-        fit: fits it.
+        fit: fits it, and takes `on_step` as `Lifted.fit` does.
         activations: of the units, to choose from; the first is the first that is tried.
     """
-    search = _Search(make, fit)
+    search, cut = _Search(make, fit), ""
     search.tries(Candidate(size, activations[0]))
     power = power_of(*data) if size.noisy else None
     if power is not None:
@@ -152,7 +188,10 @@ def fit_by_evidence(
         search.tries(replace(search.candidate, start=start))
     for units in _SIZES[1:]:
         larger = replace(search.candidate, size=replace(size, units=units), start=0)
-        if search.evidence == math.inf or not larger.size.serves(len(data[0])):
+        if search.evidence == math.inf:
+            break
+        if not larger.size.serves(len(data[0])):
+            cut = f"; {units} would take longer than a fit without settings may"
             break
         if not search.tries(larger, _SURE):
             break
@@ -165,7 +204,7 @@ def fit_by_evidence(
     of_powers = "" if found.power is None else " of powers of the targets"
     model.tell_reason(
         f"{found.size.units} units of {found.activation!r}{of_powers} have the largest evidence of "
-        f"{search.fits} fits"
+        f"{search.fits} fits{cut}"
     )
     for warning in search.told:
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

@@ -14,11 +14,12 @@ from torch import Tensor
 from liftednet import errors
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.layers.expression import TIME
-from liftednet.network import Term
+from liftednet.network import Term, parameters_of
 from liftednet.power import Power
 from liftednet.validation import is_integer, is_number
 
 from .block import Blocks
+from .choice import matrix_work
 from .data import Arrays, Data, Lengths
 from .lifted import Lifted
 from .methods.gauss_newton import MOST_WEIGHTS, GaussNewton, count_weights, forward_of
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Posterior", "Prediction", "posterior"]
 
 _MOST_BYTES = 2**24  # of error bars in a file
+_MOST_WORK = 4e11  # multiplications in a matrix of all weights, about ten seconds
 _MOST_DEGREES = 1e9  # from which Student's distribution is the normal one
 _KNOWN = 1e300  # degrees of freedom of a noise that is known, in a file
 _SURE = 2.0  # standard errors by which means are better than medians
@@ -143,11 +145,12 @@ class Posterior:
         Of two networks for the same y that with the larger one is the better guess.
 
         Raises:
-            DataError: some weights have no rho, and so no density.
+            DataError: some weights have no rho, and so no density, or are taken as known.
         """
         if self.laplace.logarithm == -math.inf:
             raise DataError(
-                f"weights without rho have no density, and so y has none: set rho, or {_METHOD}."
+                "weights without rho have no density, and so y has none, as with error bars of the "
+                f"last layer alone: set rho, fewer weights, or {_METHOD}."
             )
         return self.laplace.logarithm
 
@@ -299,15 +302,17 @@ class Posterior:
 def posterior(model: Any) -> Posterior:
     """Return what the data say about a fitted network beside its weights: error bars.
 
+    Rho are those of a fit by Gauss-Newton; after another method they are chosen by the evidence at
+    its weights. H is that of all weights, up to 10,000 and some ten seconds; beyond that of the
+    last layer alone, and the layers below are taken as known.
+
     Args:
-        model: a `Lifted` model, a lifted torch network, or an estimator, fitted by Gauss-Newton,
-            as small regressions are by themselves.
+        model: a `Lifted` model, a lifted torch network, or an estimator, fitted on arrays.
 
     Raises:
         DataError: it is no such model, or has several losses.
         DeclarationError: its loss is no likelihood.
-        NotFittedError: it is not fitted, or by a method that has no factor of H, or was loaded
-            without one.
+        NotFittedError: it is not fitted, or from a DataLoader, or was loaded without a factor.
         SolverError: H is singular to rounding, or there is no noise to tell.
 
     Example:
@@ -342,7 +347,8 @@ def has_evidence(model: Lifted) -> bool:
     fitted, network = model._known, model.network
     by_evidence = isinstance(fitted.method, GaussNewton) and fitted.method.evidence
     whole = not fitted.distributed and not any(x.missing for x in network.inputs)
-    return fitted.laplace is not None or (by_evidence and whole and len(network.terms) == 1)
+    loaded = fitted.laplace is not None and fitted.method is None
+    return loaded or (by_evidence and whole and len(network.terms) == 1)
 
 
 def log_evidence(model: Lifted) -> float:
@@ -352,15 +358,13 @@ def log_evidence(model: Lifted) -> float:
 
 def _laplace_of(model: Lifted, fitted: Fitted, shared: bool) -> Laplace:
     """Return the approximation at the weights of a fit, and where asked for its share."""
-    from liftednet.solvers.gauss_newton.equations import OutputEquations
+    from liftednet.solvers.gauss_newton.equations import OutputEquations, answers
     from liftednet.solvers.gauss_newton.laplace import laplace, share_of
     from liftednet.solvers.gauss_newton.objective import joined
 
     refuse_loss(model)
-    if not isinstance(fitted.method, GaussNewton | Global):
+    if fitted.method is None:
         way = "its weights were given, loaded, or held under constraints on scores"
-        if fitted.method is not None:
-            way = f"{type(fitted.method).__name__} made it, which has no factor of the curvature"
         raise errors.NotFittedError(f"this fit has no error bars: {way}. Set {_METHOD}, and fit.")
     if fitted.distributed or fitted.data is None:
         raise errors.NotFittedError(
@@ -373,13 +377,15 @@ def _laplace_of(model: Lifted, fitted: Fitted, shared: bool) -> Laplace:
         )
     with torch.inference_mode(False), torch.no_grad():
         forward, weights = _forward_on(fitted, fitted.data), count_weights(fitted.structure)
-        if weights > MOST_WEIGHTS and not OutputEquations.serves(forward):
-            raise DeclarationError(
-                f"error bars take a factor of a matrix of all weights, which are at most "
-                f"{MOST_WEIGHTS:,}; this network has {weights:,}."
-            )
-        point = joined([layer.stacked() for layer in fitted.weights])
-        found = laplace(forward, point)
+        work = matrix_work(answers(forward), weights)
+        whole = (weights <= MOST_WEIGHTS and work <= _MOST_WORK) or OutputEquations.serves(forward)
+        last = set(parameters_of(model.network.terms[0].argument))
+        among = [n for n, p in enumerate(fitted.structure.parameters) if p in last]
+        found = laplace(
+            forward, joined([layer.stacked() for layer in fitted.weights]),
+            chosen=not isinstance(fitted.method, GaussNewton | Global),
+            among=None if whole else among,
+        )  # fmt: skip
         if shared and found is not None and not forward.squared:
             found = replace(found, share=share_of(found, forward))
     if found is None:

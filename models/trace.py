@@ -38,6 +38,7 @@ class Step:
         seconds: since training began, without those between an interrupt and its resumption.
         validation: mean loss of a held-out sample after it, or None.
         whole: whether its sweep or epoch is finished with it.
+        evidence: log p(y) before it, of y as it is trained on, where rho follow it; None elsewhere.
 
     Example:
         >>> from liftednet import data
@@ -59,6 +60,7 @@ class Step:
     seconds: float = 0.0  # told by the runner
     validation: float | None = None
     whole: bool = True
+    evidence: float | None = None
 
 
 class Ending(Enum):

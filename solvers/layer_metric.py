@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from liftednet.penalties import Penalty
+from liftednet.products import product
 from liftednet.samples import Weights
 
 _NOISE = 1e-9  # share of a covariance, below which a direction's variance may be rounding
@@ -107,7 +108,7 @@ class LayerMetric:
     (v + 1 / s) on the bias. C is kept by its leading eigenvectors, which one step of subspace
     iteration follows at every look. Without a bias, mu is 0 and C the second moment.
 
-    Nothing here is read from a device, which a step would have to wait for.
+    Nothing here is read from a device, so that a step can be recorded as a graph.
 
     Attributes:
         state: mu, the eigenvectors, their values, v and how many looks there have been, weighed as
@@ -156,6 +157,21 @@ class LayerMetric:
     @state.setter
     def state(self, state: Sequence[Tensor]) -> None:
         self.mean, self._vectors, self._values, self.variance, self._looks = state
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that the next step depends on, once there has been one."""
+        assert self._scales is not None  # of the last step
+        return [*self.state, *self._scales[1]]
+
+    @tensors.setter
+    def tensors(self, tensors: Sequence[Tensor]) -> None:
+        assert self._scales is not None
+        self.state, self._scales = tensors[:5], (self._scales[0], _Scales(*tensors[5:]))
+
+    def scaled_for(self, pull: float) -> bool:
+        """Return whether the last step has left its scales, which hold for this pull."""
+        return self._scales is not None and self._scales[0] == pull
 
     def recall(self, memory: Sequence[Any]) -> None:
         """Go back to a state of which the last two may be numbers."""
@@ -239,7 +255,7 @@ class LayerMetric:
         """
         scales, fall = self._scales_for(pull, weight), _square(weight)
         if len(self._values):
-            seen = self._vectors.T @ weight
+            seen = product(self._vectors.T, weight)
             shrunk = scales.shares * seen
             fall = fall - seen.flatten().dot(shrunk.flatten())
             weight.addmm_(self._vectors, shrunk, alpha=-1)

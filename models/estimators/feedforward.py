@@ -419,8 +419,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         Raises:
             DataError: X cannot be used.
             DeclarationError: return_std, and the loss is no likelihood.
-            NotFittedError: nothing has been fitted, or return_std, and by a method without a
-                factor; as in `posterior`.
+            NotFittedError: nothing has been fitted, or return_std, as in `posterior`.
         """
         X = self._checked(X)
         if not return_std:

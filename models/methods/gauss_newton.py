@@ -177,7 +177,7 @@ class GaussNewton:
                 _keep(blocks, forward.split(taken.point))
                 step = Step(
                     number, "weights and states", taken.objective, taken.decrease, taken.residual,
-                    taken.attempts, solver.name,
+                    taken.attempts, solver.name, evidence=taken.evidence,
                 )  # fmt: skip
                 number += 1
                 memory.update(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, combinations_with_replacement
 
@@ -15,12 +15,54 @@ from liftednet import processes
 from liftednet.maps import pulled_back
 
 from .covariance import Covariance, Narrow, Triangular
-from .local_model import Damped, LocalModel
-from .objective import Forward, Product, Tensors
+from .local_model import Damped, Linear, LocalModel
+from .objective import Forward, Product, Tensors, joined
 
 _JACOBIAN_BYTES = 2**24  # of Jacobians at a time, about what a cache holds
+_MOST_PRODUCTS = 3e7  # of a matrix from J as a whole, which takes less time than by layers
 _MOST_ENTRIES = 2**26  # of a matrix of outputs and weights, 512 MB
 _PAIR_BYTES = 2**26  # of pairs at a time
+
+
+class Rows:
+    """J as a matrix for every loss, of networks whose layers are known; see `Linearized`.
+
+    Attributes:
+        outputs: at the weights, each (samples, rows, outputs).
+        jacobians: their J, (samples, rows, outputs, parameters).
+        size: how many entries these have.
+    """
+
+    def __init__(self, forward: Forward, point: Tensor) -> None:
+        """Pass forward at a point, (parameters,) in float64, and form J."""
+        self.outputs, self.jacobians = output_jacobians(forward, point)
+        self.size = sum(jacobian.numel() for jacobian in self.jacobians)
+        self._split = forward.split
+
+    @staticmethod
+    def serves(forward: Forward) -> bool:
+        """Say whether J is so small that its products take less time than passes through layers."""
+        entries = sum(target.values.numel() for target in forward.targets) * len(forward.pulls)
+        return forward.layers is not None and 8 * entries <= _JACOBIAN_BYTES
+
+    def ahead(self, directions: Tensors) -> Tensors:
+        """Return J v for v shaped as the weights, shaped as the outputs."""
+        direction = joined(directions)
+        return tuple(jacobian @ direction for jacobian in self.jacobians)
+
+    def back(self, rows: Iterable[Tensor]) -> Tensors:
+        """Return J'u for u shaped as the outputs, shaped as the weights."""
+        pairs = zip(self.jacobians, rows, strict=True)
+        found = [jacobian.flatten(0, 2).T @ u.flatten() for jacobian, u in pairs]
+        return self._split(torch.stack(found).sum(0))
+
+    def curvature(self, curved: Sequence[Product]) -> Tensor:
+        """Return J' Hess R J for products with Hess R, (parameters, parameters)."""
+        found = []
+        for jacobian, product, outputs in zip(self.jacobians, curved, self.outputs, strict=True):
+            bent = hessians(product, outputs) @ jacobian
+            found.append(jacobian.flatten(0, 2).T @ bent.flatten(0, 2))
+        return torch.stack(found).sum(0)
 
 
 class DirectModel(LocalModel):
@@ -32,6 +74,10 @@ class DirectModel(LocalModel):
     """
 
     corrections = 10  # second-order ones at most, all by the Cholesky factor of the step
+
+    def linearized(self, forward: Forward, point: Tensor) -> Linear:
+        """Return J at the point, as a matrix where that is small."""
+        return Rows(forward, point) if Rows.serves(forward) else super().linearized(forward, point)
 
     @abstractmethod
     def curved(self, direction: Tensor) -> Tensor:
@@ -96,8 +142,12 @@ class NormalEquations(DirectModel):
     def __init__(self, forward: Forward, point: Tensor) -> None:
         """Pass forward at a point, (parameters,) in float64, and form C."""
         super().__init__(forward, point)
-        formed = by_samples if forward.layers is None else by_layers
-        (self.curvature,) = processes.total(formed(forward, point))
+        linear = self.operator.linear
+        if isinstance(linear, Rows) and linear.size * len(point) <= _MOST_PRODUCTS:
+            formed = linear.curvature(self.operator.curved)
+        else:
+            formed = (by_samples if forward.layers is None else by_layers)(forward, point)
+        (self.curvature,) = processes.total(formed)
         self.curvature.diagonal().add_(forward.pulls)
 
     @property
@@ -193,7 +243,7 @@ class OutputEquations(DirectModel):
     def __init__(self, forward: Forward, point: Tensor) -> None:
         """Pass forward at a point, (parameters,) in float64, and form A."""
         super().__init__(forward, point)
-        self.rows = weighed_jacobian(forward, point)
+        self.rows = self._weighed_jacobian()
         self._rows = self.chosen(self.rows)
 
     @staticmethod
@@ -262,6 +312,16 @@ class OutputEquations(DirectModel):
         basis = scaled.T @ vectors / values.sqrt()
         return Narrow(self.among, among.rsqrt(), basis, 1 - (1 + values).rsqrt())
 
+    def _weighed_jacobian(self) -> Tensor:
+        """Return A with A'A = J' Hess R J, (outputs of all samples, parameters)."""
+        forward, linear = self.operator.forward, self.operator.linear
+        rows = linear if isinstance(linear, Rows) else Rows(forward, self.point)
+        found = zip(self.operator.curved, rows.outputs, rows.jacobians, strict=True)
+        return torch.cat([
+            _rooted(hessians(curved, outputs), jacobian).flatten(0, 2)
+            for curved, outputs, jacobian in found
+        ])  # fmt: skip
+
     def _factor(self, diagonal: Tensor) -> Tensor | None:
         """Return the Cholesky factor of I + A D^-1 A', None where there is none."""
         system = (self._rows / diagonal) @ self._rows.T
@@ -273,15 +333,6 @@ class OutputEquations(DirectModel):
 def answers(forward: Forward) -> int:
     """Return how many numbers the losses are held to, those of all processes."""
     return int(processes.total_of(sum(target.values.numel() for target in forward.targets)))
-
-
-def weighed_jacobian(forward: Forward, point: Tensor) -> Tensor:
-    """Return A with A'A = J' Hess R J, (outputs of all samples, parameters)."""
-    found = zip(forward.targets, *output_jacobians(forward, point), strict=True)
-    return torch.cat([
-        _rooted(hessians(target.curved(outputs), outputs), rows).flatten(0, 2)
-        for target, outputs, rows in found
-    ])  # fmt: skip
 
 
 def _of_weights(inputs: Sequence[Tensor], slopes: Sequence[Tensor]) -> Tensor:

@@ -81,7 +81,8 @@ def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence
     noise, degrees = 1.0, math.inf
     if forward.squared:
         degrees = max(answers - sum(known), 1.0)
-        noise = (2 * objective - float(forward.pulls @ model.point.square())) / degrees
+        pairs = zip(forward.targets, model.operator.linear.outputs, strict=True)
+        noise = 2 * processes.total_of(sum(float(x.value(u)) for x, u in pairs)) / degrees
         if not noise > 0:
             return None
         logarithm -= answers / 2 * math.log(2 * math.pi * noise)
@@ -242,14 +243,19 @@ def steps_by_evidence(
             reached, lower = quasi_newton(now, place.point, _STEPS)
             if objective - lower > decrease:
                 after, decrease = reached, objective - lower
+        looked = None
         if decrease < _SETTLED * objective:
             seen = evidence(now, model, objective)
             if seen is None:
                 return False
             place.take(seen, precision_of(now, model))
+            looked = seen.logarithm
         if after is not None:
             place.point = after
             attempts = 1 if found is None else found.attempts
-            yield Taken(after, objective - decrease, decrease, model.residual, attempts, True)
+            yield Taken(
+                after, objective - decrease, decrease, model.residual, attempts, True,
+                evidence=looked,
+            )  # fmt: skip
         else:
             solver.mu = 0.0  # another rho is another problem

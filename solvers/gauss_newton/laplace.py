@@ -10,7 +10,7 @@ at draws of w' errors are far larger, as the curvature H is that of the lineariz
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,13 +19,14 @@ from torch.quasirandom import SobolEngine
 
 from .covariance import Covariance
 from .equations import NormalEquations, hessians, output_jacobians, parts_of
-from .evidence import evidence, precision_of, prior_of
-from .objective import Forward
+from .evidence import evidence, precision_of, prior_of, pulled_by
+from .objective import Forward, Tensors
 from .steps import direct
 
 _SHARES = (0.0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 _ROWS = 1000  # by which one of them is chosen
 _ROUNDS = 4  # of the noise of several outputs, from that of their residuals on
+_LOOKS = 10  # at the evidence, until rho fit weights that stay
 _POINTS = 256  # of half a normal distribution, by which outputs are averaged
 _EDGE = 1e-9  # of the unit interval, beyond which a point is as good as infinite
 _BYTES = 2**24  # of outputs at all of them, at a time
@@ -104,13 +105,34 @@ class Laplace:
         return self.scale / self.noise if bool(self.noise.any()) else None
 
 
-def laplace(forward: Forward, point: Tensor) -> Laplace | None:
+def laplace(
+    forward: Forward, point: Tensor, *, chosen: bool = False, among: Sequence[int] | None = None
+) -> Laplace | None:
     """Return the approximation at a minimizer, None where H is singular to rounding, or noise 0.
 
     Args:
         forward: with one loss.
         point: all weights, (parameters,), float64.
+        chosen: whether rho are those that the evidence asks for at these weights, as after a method
+            that does not follow it.
+        among: numbers of the weights that are not taken as known, with which the targets have no
+            density of their own; None for all.
     """
+    if among is not None:
+        some, own = _of_some(forward, point, among)
+        last = laplace(some, point[own], chosen=chosen)
+        if last is None:
+            return None
+        held = last.covariance.free
+        free = own if held is None else own[held]
+        covariance = replace(last.covariance, free=free)
+        return replace(last, point=point, covariance=covariance, logarithm=-math.inf)
+    if chosen:
+        model = direct(forward, point)
+        for _ in range(_LOOKS):
+            if (seen := evidence(forward, model, forward.objective(point))) is None:
+                return None
+            forward = pulled_by(forward, seen.rhos)
     (target,) = forward.targets
     for _ in range(_ROUNDS):
         found = _laplace(forward, point)
@@ -118,6 +140,29 @@ def laplace(forward: Forward, point: Tensor) -> Laplace | None:
             break
         forward = replace(forward, targets=(replace(target, precision=precision),))
     return None if found is None else found[0]
+
+
+def _of_some(forward: Forward, point: Tensor, among: Sequence[int]) -> tuple[Forward, Tensor]:
+    """Return the objective as a function of some weights, others held, and numbers of those."""
+    weights, places = forward.split(point), torch.arange(len(point), device=point.device)
+    own = torch.cat([forward.split(places)[number].flatten() for number in among])
+    ends = None if forward.ends is None else (forward.ends[0][own], forward.ends[1][own])
+
+    def whole(some: Tensors) -> Tensors:
+        moved = dict(zip(among, some, strict=True))
+        return tuple(moved.get(number, weight) for number, weight in enumerate(weights))
+
+    def layers(some: Tensors, data: Tensors) -> tuple[Tensors, list[tuple[Tensor, Tensor]]]:
+        assert forward.layers is not None  # or these are not asked for
+        outputs, found = forward.layers(whole(some), data)
+        return outputs, [found[number] for number in among]
+
+    found = Forward(
+        lambda some, data: forward.outputs(whole(some), data), forward.data, forward.targets,
+        tuple(forward.pull[number] for number in among),
+        None if forward.layers is None else layers, ends=ends,
+    )  # fmt: skip
+    return found, own
 
 
 def _laplace(forward: Forward, point: Tensor) -> tuple[Laplace, Tensor | None] | None:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,6 +17,20 @@ from liftednet.maps import pulled_back
 
 from ..compiled.recurrent import CompiledRecurrence
 from .objective import Forward, LinearRecurrence, Product, Tensors, joined, recurrence
+
+
+class Linear(Protocol):
+    """J, the derivatives of all outputs in all weights, as two maps."""
+
+    @property
+    def outputs(self) -> Tensors:
+        """The outputs at the weights, each (samples, rows, outputs)."""
+
+    def ahead(self, directions: Tensors) -> Tensors:
+        """Return J v for v shaped as the weights, shaped as the outputs."""
+
+    def back(self, rows: Iterable[Tensor]) -> Tensors:
+        """Return J'u for u shaped as the outputs, shaped as the weights."""
 
 
 class Linearized:
@@ -111,7 +125,7 @@ class Curvature:
     """
 
     forward: Forward
-    linear: Linearized | CompiledRecurrence
+    linear: Linear
     curved: Sequence[Product]
 
     def product(self, direction: Tensor) -> Tensor:
@@ -156,8 +170,7 @@ class LocalModel(ABC):
 
     def __init__(self, forward: Forward, point: Tensor) -> None:
         """Pass forward at a point, (parameters,) in float64."""
-        kind = Linearized if forward.rows is None else CompiledRecurrence
-        linear = kind(forward, point)
+        linear = self.linearized(forward, point)
         pairs = list(zip(forward.targets, linear.outputs, strict=True))
         slopes = zip(*(target.slopes(outputs) for target, outputs in pairs), strict=True)
         left, answered = processes.total(*(joined(linear.back(part)) for part in slopes))
@@ -168,6 +181,11 @@ class LocalModel(ABC):
         self._scale = max(float(term.abs().max()) for term in (answered, answered - left, pulled))
         held = forward.held(point, self.gradient)
         self.free = None if held is None else 1.0 - held.double()
+
+    def linearized(self, forward: Forward, point: Tensor) -> Linear:
+        """Return J at the point."""
+        kind = Linearized if forward.rows is None else CompiledRecurrence
+        return kind(forward, point)
 
     @property
     def residual(self) -> float:

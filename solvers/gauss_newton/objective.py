@@ -72,10 +72,14 @@ class Target:
         answered = rows(outputs)
         if self.precision is not None:
             targets, answered = (x * self.precision.sqrt() for x in (targets, answered))
+        if isinstance(self.divergence.activation, Identity):  # not y^2 / 2 - y u + u^2 / 2
+            each = (answered - targets).square().sum(-1) / 2
+        else:
+            each = self.divergence.values(targets, answered)
         if not isinstance(self.weight, Tensor):
-            return self.weight * self.divergence.value(targets, answered)
+            return self.weight * each.sum()
         weights = rows(self.weight.expand(*self.counted.shape, 1))[:, 0]
-        return (weights * self.divergence.values(targets, answered)).sum()
+        return (weights * each).sum()
 
     def slopes(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return weight (grad R(u) - y), and weight grad R(u) alone, by which it is judged.

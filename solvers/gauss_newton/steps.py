@@ -135,6 +135,7 @@ class Taken:
         attempts: how many dampings were tried.
         matrix: whether products have become so many that the next step should take the matrix.
         crossed: how many times L-BFGS has gone on across kinks; None before the first.
+        evidence: log p(y) before it, where rho follow that.
     """
 
     point: Tensor
@@ -144,6 +145,7 @@ class Taken:
     attempts: int
     matrix: bool
     crossed: int | None = None
+    evidence: float | None = None
 
 
 def form_named(name: str | None) -> Form | None:

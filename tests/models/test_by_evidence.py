@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from liftednet import LiftedClassifier, LiftedRegressor, load, save, to_torch
 from liftednet.activations import Tanh
 from liftednet.losses import SquaredError
-from liftednet.models import LiftedMLP
+from liftednet.models import LiftedMLP, by_evidence
 from liftednet.models.by_evidence import Size
 
 
@@ -54,6 +55,42 @@ def test_data_with_interactions_get_more_units_and_beat_a_linear_model() -> None
     model = LiftedRegressor(random_state=0).fit(x[:200], y[:200])
     assert sizes(model)[1] >= 16  # waves in two directions are no four sigmoids
     assert model.score(x[200:], y[200:]) > 0.9  # of at most .96
+
+
+def test_sizes_that_would_take_long_are_told_and_not_tried(monkeypatch) -> None:
+    draw = np.random.default_rng(0)
+    x = draw.uniform(-2, 2, (200, 2))
+    y = np.sin(3 * x[:, 0]) * np.cos(2 * x[:, 1]) + 0.1 * draw.normal(size=200)
+    monkeypatch.setattr(by_evidence, "_MOST_WORK", 5e6)  # of 195^2 395 with 48 units
+    model = LiftedRegressor(activation="tanh", random_state=0).fit(x, y)
+    assert sizes(model)[1] == 16 and "48 would take longer" in repr(model.model_)
+    assert not Size(10, 1, True).serves(1000)  # 59^2 1059 of 4 units, which so many rows outgrow
+    monkeypatch.undo()
+    assert Size(10, 1, True).serves(1000) and Size(20, 1, True).serves(20_000)
+    assert Size(300, 1, True).serves(100)  # 16 units have more weights than any network may
+
+
+def test_kinks_that_are_left_behind_would_not_have_been_the_best(monkeypatch) -> None:
+    x, y = make_friedman1(120, noise=1.0, random_state=0)
+
+    def evidence_and_steps() -> tuple[float, int]:
+        taken: list[object] = []
+
+        def counted(self: LiftedMLP, *given: Any, on_step: Any, **told: Any) -> LiftedMLP:
+            def both(step: object) -> None:
+                taken.append(step)
+                on_step(step)
+
+            return fit(self, *given, on_step=both, **told)
+
+        monkeypatch.setattr(LiftedMLP, "fit", counted)
+        return LiftedRegressor(random_state=0).fit(x, y).log_evidence_, len(taken)
+
+    fit = LiftedMLP.fit
+    evidence, steps = evidence_and_steps()
+    monkeypatch.setattr(by_evidence, "_AHEAD", 1e300)
+    to_the_end, all_steps = evidence_and_steps()
+    assert steps < all_steps and evidence == to_the_end
 
 
 def test_probabilities_of_normal_classes_are_those_of_a_logistic_regression() -> None:

@@ -285,6 +285,22 @@ def test_a_saved_model_keeps_its_error_bars(tmp_path: Any, units: int) -> None:
     assert not torch.equal(posterior(again).predict(unseen).std, wanted.predict(unseen).std)
 
 
+@pytest.mark.parametrize("limit", [None, "_MOST_WORK", "MOST_WEIGHTS"])
+def test_intervals_hold_after_minibatches_too(limit: str | None, monkeypatch) -> None:
+    x, y = waves(1500)
+    if limit is not None:  # then they are of the last layer alone
+        monkeypatch.setattr(error_bars, limit, 0)
+    model = LiftedRegressor((20,), "tanh", method="minibatch", random_state=0).fit(x[:500], y[:500])
+    low, high = model.predict_interval(x[500:])
+    # of a thousand rows .9 +- .01, and of intervals whose noise is of 500 rows
+    assert 0.86 < np.mean((low < y[500:]) & (y[500:] < high)) < 0.94
+    if limit is None:
+        assert np.isfinite(model.log_evidence_)
+    else:
+        with pytest.raises(DataError, match="last layer alone"):
+            model.log_evidence_  # noqa: B018
+
+
 def test_a_file_without_error_bars_says_so(tmp_path: Any, monkeypatch) -> None:
     x, y = map(torch.from_numpy, waves(60))
     model = LiftedMLP((1, 6, 1), Tanh(), SquaredError(), method=BY_EVIDENCE).fit(x, y)
@@ -350,7 +366,6 @@ def test_what_lies_beyond_the_lengths_moves_no_probability() -> None:
     [
         ({"loss": "huber"}, DeclarationError, "loss=None in LiftedRegressor"),
         ({"loss": "quantile:0.9"}, DeclarationError, r"Quantile\(0.9\) is no likelihood"),
-        ({"method": "minibatch"}, NotFittedError, r"Set method=GaussNewton\(evidence=True\)"),
         ({"missing": True}, DeclarationError, "complete X before"),
         ({"missing": True, "method": BY_EVIDENCE}, DeclarationError, "missing"),
     ],
@@ -380,6 +395,3 @@ def test_what_cannot_be_used_is_refused(monkeypatch) -> None:
         posterior(model).predict_proba(x)
     with pytest.raises(DataError, match="features"):
         model.predict(np.zeros((3, 2)), return_std=True)
-    monkeypatch.setattr(error_bars, "MOST_WEIGHTS", 10)
-    with pytest.raises(DeclarationError, match="at most 10; this network has 13"):
-        posterior(LiftedRegressor((4,), "tanh", random_state=0).fit(x, y))

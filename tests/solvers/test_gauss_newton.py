@@ -18,8 +18,9 @@ from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from liftednet.models import GaussNewton, LiftedMLP
 from liftednet.models.methods.gauss_newton import forward_of
 from liftednet.solvers.gauss_newton import equations
-from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations
+from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations, Rows
 from liftednet.solvers.gauss_newton.krylov import CurvatureProducts
+from liftednet.solvers.gauss_newton.local_model import Linearized
 from liftednet.solvers.gauss_newton.objective import Forward, Target, joined
 from liftednet.solvers.gauss_newton.steps import (
     Form,
@@ -168,9 +169,16 @@ def test_the_curvature_by_layers_is_that_of_autograd(generator, loss, monkeypatc
     point = joined([normal(generator, *shape) / 2 for shape in shapes])
     data = (normal(generator, 9, 3),)
     forward = Forward(lambda w, d: layered(w, d)[0], data, targets, pull, layered)
-    found = NormalEquations(forward, point).curvature
-    monkeypatch.setattr(equations, "_PAIR_BYTES", 8 * 60)
-    torch.testing.assert_close(NormalEquations(forward, point).curvature, found)
+    whole = NormalEquations(forward, point)
+    found, rows = whole.curvature, whole.operator.linear
+    assert isinstance(rows, Rows)  # J as a matrix; below no matrix, and then by pairs of layers
+    passes, moves = Linearized(forward, point), forward.split(normal(generator, len(point)))
+    torch.testing.assert_close(rows.ahead(moves), passes.ahead(moves))
+    torch.testing.assert_close(rows.back(rows.outputs), passes.back(rows.outputs))
+    for limit in ("_MOST_PRODUCTS", "_JACOBIAN_BYTES"):
+        monkeypatch.setattr(equations, limit, 0)
+        monkeypatch.setattr(equations, "_PAIR_BYTES", 8 * 60)
+        torch.testing.assert_close(NormalEquations(forward, point).curvature, found)
     dense_form = NormalEquations(replace(forward, layers=None), point).curvature
     torch.testing.assert_close(found, dense_form)
     weightless = replace(forward, targets=(replace(targets[0], weight=0.4), targets[1]))

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from liftednet.activations import Identity, Softmax
-from liftednet.divergences import tight
+from liftednet.divergences import Divergence, tight
 from liftednet.losses import CrossEntropy
 from liftednet.solvers.gauss_newton.covariance import unpacked_covariance
 from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations
@@ -98,6 +98,71 @@ def test_a_linear_network_has_the_posterior_of_bayesian_regression() -> None:
     density = noise * (torch.eye(25, dtype=torch.float64) + x @ x.T / (2 * RHO))
     right = MultivariateNormal(torch.zeros(25, dtype=torch.float64), density).log_prob(y[:, 0])
     assert found.logarithm == pytest.approx(float(right))
+
+
+def hidden(x: Tensor, y: Tensor, loss: Divergence) -> tuple[Forward, Tensor]:
+    """u = [tanh(X W), 1] V, and a point."""
+
+    def layers(weights, data):
+        first = data[0] @ weights[0]
+        rows = torch.cat([first.tanh(), first.new_ones(len(first), 1)], 1)
+        u = rows @ weights[1]
+        return (u[:, None],), [(data[0], first), (rows, u)]
+
+    target = Target(loss, y[:, None], torch.ones(len(x), 1, dtype=torch.bool))
+    shapes = [(x.shape[1], 5), (6, y.shape[1])]
+    pull = tuple(torch.full(shape, 2 * RHO, dtype=torch.float64) for shape in shapes)
+    forward = Forward(lambda w, d: layers(w, d)[0], (x,), (target,), pull, layers)
+    return forward, torch.cat([normal(*shape, seed=7).flatten() for shape in shapes])
+
+
+@pytest.mark.parametrize("by_layers", [True, False])
+@pytest.mark.parametrize("loss", [tight(Identity()), SOFTMAX])
+def test_of_the_last_layer_alone_h_is_the_hessian_in_it(loss: Divergence, by_layers: bool) -> None:
+    x, y = normal(40, 3), torch.eye(2, dtype=torch.float64)[torch.arange(40) % 2]
+    forward, point = hidden(x, y, loss)
+    if not by_layers:
+        forward = replace(forward, layers=None)
+    found = laplace(forward, point, among=(1,))
+    assert found is not None
+
+    def objective(last: Tensor) -> Tensor:  # the network is linear in it: H leaves nothing out
+        (u,) = forward.outputs(forward.split(torch.cat([point[:15], last])), (x,))
+        if loss is SOFTMAX:
+            return torch.nn.functional.cross_entropy(u[:, 0], y, reduction="sum")
+        return (u[:, 0] - y).square().sum() / 2
+
+    bent = torch.autograd.functional.hessian(objective, point[15:])
+    wanted = found.scale * torch.linalg.inv(bent + 2 * RHO * torch.eye(12, dtype=torch.float64))
+    if found.noise.any():  # of two outputs whose noise is not the same
+        weights = (found.scale / found.noise).repeat(6)
+        system = bent * weights.outer(weights).sqrt()
+        wanted = found.scale * torch.linalg.inv(system + 2 * RHO * torch.eye(12).double())
+    unseen = replace(forward, data=(normal(7, 3, seed=4),), targets=())
+    ((outputs, covariances),) = found.outputs(unseen)
+    (u,) = forward.outputs(forward.split(point), unseen.data)
+    torch.testing.assert_close(outputs, u)
+    rows = torch.cat([(unseen.data[0] @ forward.split(point)[0]).tanh(), u.new_ones(7, 1)], 1)
+    jacobian = torch.einsum("np,kl->nkpl", rows, torch.eye(2).double()).flatten(2)
+    torch.testing.assert_close(covariances[:, 0], jacobian @ wanted @ jacobian.mT)
+
+
+def test_rho_chosen_afterwards_are_where_the_evidence_stands_still() -> None:
+    x, y = normal(60, 3), normal(60, 1, seed=1)
+    forward, point = hidden(x, y, tight(Identity()))
+    found = laplace(forward, point, chosen=True)
+    assert found is not None
+    jacobian = torch.func.jacrev(lambda w: forward.outputs(forward.split(w), (x,))[0].flatten())
+    rows, draws = jacobian(point), found.covariance.draw(torch.eye(21).double())
+    system = torch.linalg.inv(draws.T @ draws)
+    prior = (system - rows.T @ rows).diagonal()
+    known = (1 - prior * (draws.T @ draws).diagonal()).split([15, 6])
+    (u,) = forward.outputs(forward.split(point), (x,))
+    noise = float((u[:, 0] - y).square().sum()) / (60 - sum(float(part.sum()) for part in known))
+    assert found.scale == pytest.approx(noise, rel=1e-3)
+    for own, part, weights in zip(prior.split([15, 6]), known, point.split([15, 6]), strict=True):
+        asked = float(part.sum()) * noise / float(weights.square().sum())  # 2 rho
+        torch.testing.assert_close(own, torch.full_like(own, asked), rtol=1e-2, atol=0)
 
 
 @pytest.mark.parametrize("twice", [False, True])

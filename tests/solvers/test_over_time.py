@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.papers.lifted_rnn import Cyclic
 from liftednet import activations
 from liftednet.activation import Activation
 from liftednet.divergences import Divergence, Margin, joint, tight
@@ -26,7 +25,7 @@ from liftednet.problems.states_over_time import (
 )
 from liftednet.solution import Status
 from liftednet.solvers import solve
-from liftednet.solvers.over_time import NewtonOverTime
+from liftednet.solvers.over_time import NewtonOverTime, RedBlack
 
 STEPS, SAMPLES, UNITS, OUTPUTS = 6, 4, 3, 2
 LENGTHS = torch.tensor([6, 1, 4, 2])
@@ -139,12 +138,12 @@ def test_the_problem_states_itself_in_cvxpy(generator, activation, at_end):
 @pytest.mark.parametrize("activation", PER_UNIT[::3], ids=repr)
 def test_both_solvers_agree_on_joint_states(generator, activation):
     problem = states_problem(generator, activation, joint, CrossEntropy())
-    exact, other = NewtonOverTime(1e-6).solve(problem), Cyclic(1e-6, 500).solve(problem)
+    exact, other = NewtonOverTime(1e-6).solve(problem), RedBlack(1e-6, 500).solve(problem)
     assert max(exact.residual, other.residual) <= 1e-6
     assert other.objective == pytest.approx(exact.objective, abs=1e-5)
 
 
-@pytest.mark.parametrize("solver", [NewtonOverTime(1e-6), Cyclic(1e-6)])
+@pytest.mark.parametrize("solver", [NewtonOverTime(1e-6), RedBlack(1e-6)])
 @pytest.mark.parametrize("activation", PER_UNIT[::2], ids=repr)
 def test_tight_states_become_stationary_and_never_rise(generator, activation, solver):
     problem = states_problem(generator, activation, tight, CrossEntropy())
@@ -178,7 +177,7 @@ def test_a_newton_direction_solves_the_dense_system(generator):
     torch.testing.assert_close(product.where(free, 0.0), right)
 
 
-@pytest.mark.parametrize("solver", [NewtonOverTime(), Cyclic()])
+@pytest.mark.parametrize("solver", [NewtonOverTime(), RedBlack()])
 def test_what_lies_beyond_the_lengths_changes_nothing(generator, solver):
     problem = states_problem(generator, activations.ReLU(), joint, CrossEntropy())
     noise = 7 * torch.randn(problem.drive.shape, generator=generator, dtype=torch.float64)
@@ -220,7 +219,7 @@ def test_samples_are_solved_in_parts_where_factors_would_not_fit(generator, monk
 def test_coupled_units_go_to_the_sweeps(generator):
     problem = states_problem(generator, activations.SimplexProjection(), joint)
     assert "unit by unit" in str(NewtonOverTime().obstacle(problem))
-    assert Cyclic(1e-6, 500).solve(problem).residual <= 1e-6
+    assert RedBlack(1e-6, 500).solve(problem).residual <= 1e-6
 
 
 def test_refusals_name_what_is_wrong(generator):
