@@ -56,19 +56,23 @@ def test_the_evidence_of_a_linear_network_is_a_gaussian_density() -> None:
     assert np.diff(found) == pytest.approx(np.diff(right))
 
 
-def test_rho_of_a_linear_network_is_that_of_bayesian_ridge() -> None:
+@pytest.mark.parametrize("heads", [1, 2])  # which have the same noise, and here the same answers
+def test_rho_of_a_linear_network_is_that_of_bayesian_ridge(heads: int) -> None:
     x, y = linear(60, 5, 0.7)
     nothing = dict.fromkeys(("alpha_1", "alpha_2", "lambda_1", "lambda_2"), 0.0)
     right = BayesianRidge(fit_intercept=False, tol=1e-12, max_iter=5000, **nothing).fit(x, y)
     method = GaussNewton(steps=200, evidence=True)
-    model = LiftedMLP((5, 1), loss=SquaredError(), bias=False, standardize=False, method=method)
-    model.fit(x, y)
-    (penalty,) = model.structure.penalties.values()
-    assert isinstance(penalty, SquaredFrobenius)
-    assert penalty.rho == pytest.approx(right.lambda_ / right.alpha_ / 2, rel=1e-2)
-    torch.testing.assert_close(
-        model.weights[0].matrix[:, 0], torch.from_numpy(right.coef_), rtol=1e-3, atol=1e-4
-    )
+    network = Network()
+    inputs = network.input(5)
+    for _ in range(heads):
+        network.loss(SquaredError(), dense(inputs, 1, bias=False))
+    model = Lifted(network, standardize=False, method=method)
+    model.fit(x, (y[:, None],) * heads if heads > 1 else y[:, None])
+    coefficients = torch.from_numpy(right.coef_)
+    for penalty, layer in zip(model.structure.penalties.values(), model.weights, strict=True):
+        assert isinstance(penalty, SquaredFrobenius)
+        assert penalty.rho == pytest.approx(right.lambda_ / right.alpha_ / 2, rel=1e-2)
+        torch.testing.assert_close(layer.matrix[:, 0], coefficients, rtol=1e-3, atol=1e-4)
     assert model.trace is not None
     assert model.trace.ending is Ending.CONVERGED
     assert len(model.trace.steps) < 200

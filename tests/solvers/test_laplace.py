@@ -258,7 +258,8 @@ def test_what_all_logits_share_moves_no_probability() -> None:
     torch.testing.assert_close(found, mean.softmax(-1))
 
 
-def test_draws_have_the_covariance_of_the_outputs() -> None:
+def test_draws_have_the_covariance_of_the_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("liftednet.solvers.gauss_newton.equations._JACOBIAN_BYTES", 64)  # by parts
     x, y = normal(25, 4), normal(25, 1, seed=1)
     forward = linear(x, y)
     found = laplace(forward, solved(x, y)[:, 0])
