@@ -18,11 +18,13 @@ from liftednet.lazy import pyplot
 from .bounds.reading import Array, Found, Subject, apart, require_box, subject_of, walked
 from .bounds.refutation import refute
 from .bounds.units import Bent, Largest
+from .programs.boxes import kinked
 from .programs.composition import read, readable
 from .programs.inversion import exact_range
-from .programs.relaxation import relaxation
+from .programs.lines import ranges
 
-_UNITS = 1_500  # whose ends linear programs bring closer; beyond, intervals are all there is
+_UNITS = 1_500  # whose ends lines bring closer; beyond, intervals are all there is
+_RAISED = 100  # steps in the slopes of these lines
 _WALKS = ((2, 0), (3, 2))  # samples of each, and which of them is followed
 _ALIKE = 1e-9  # bounds of both, which differ by rounding alone
 _SHOWN = 12
@@ -186,7 +188,7 @@ def certify(
             it, and points at which the certificate is tried.
         box: (low, high) of the inputs, each a number or (inputs,); all then holds between them, and
             is closer: slopes are those of the values that units can have, whose ends are found by
-            intervals and linear programs (see `Certificate.least`).
+            intervals and lines (see `Certificate.least`).
         exact: whether the ends of outputs over the box are those that are attained, by branch and
             bound, to a share of 1e-6 of what they span; see `optimize` for what that takes.
         seconds: after which exact ends are left as far as they are proven.
@@ -226,7 +228,7 @@ def certify(
 
 
 def _closer(found: Found, box: tuple[Array, Array]) -> Tensor:
-    """Return ends of the values of units, (2, units), that linear programs prove where they can."""
+    """Return ends of the values of units, (2, units), that lines below and above them prove."""
     units = found.units
     assert found.outputs is not None  # it has not stopped
     ends, known = torch.stack([units.low[:, -1], units.high[:, -1]]).clone(), readable(units)
@@ -235,13 +237,11 @@ def _closer(found: Found, box: tuple[Array, Array]) -> Tensor:
     wanted = wanted[known[wanted]]
     if len(wanted) > _UNITS or not bool(ends[:, wanted].isfinite().all()):
         return ends
-    composition = read(units, wanted)
+    composition = kinked(read(units, wanted))
     before = [tuple(ends[:, block.numbers].numpy()) for block in composition.blocks]
-    closer = relaxation(composition, box, seconds=math.inf, known=before, lines=True)
-    numbers = [*(block.numbers for block in composition.blocks), composition.numbers]
-    for which, (low, high) in zip(numbers, closer.ranges, strict=True):
-        ends[0, which] = torch.maximum(ends[0, which], torch.from_numpy(low))
-        ends[1, which] = torch.minimum(ends[1, which], torch.from_numpy(high))
+    *_, (low, high) = ranges(composition, box, steps=_RAISED, known=before)
+    ends[0, wanted] = torch.maximum(ends[0, wanted], torch.from_numpy(low))
+    ends[1, wanted] = torch.minimum(ends[1, wanted], torch.from_numpy(high))
     return ends
 
 

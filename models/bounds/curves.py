@@ -193,10 +193,6 @@ class Curve:
         found: Array = getattr(self, function)(given).numpy()
         return found
 
-    def at(self, u: float) -> float:
-        """Return phi(u)."""
-        return float(self.of(np.array([u]))[0])
-
     def pieces(self, lower: float, upper: float) -> list[float]:
         """Return both ends, and in between the knots, in order.
 
@@ -210,15 +206,6 @@ class Curve:
                 "smaller box."
             )
         return [lower, *(x for x in self.knots if lower < x < upper), upper]
-
-    def sign(self, lower: float, upper: float) -> int:
-        """Return how it bends over an interval without a knot inside."""
-        middle = (lower + upper) / 2
-        return self.signs[sum(knot < middle for knot in self.knots)]
-
-    def is_linear(self, lower: float, upper: float) -> bool:
-        """Say whether it is linear over an interval."""
-        return len(self.pieces(lower, upper)) == 2 and self.sign(lower, upper) == 0
 
     def chord(self, lower: float, upper: float) -> Line:
         """Return the line through both ends of an interval."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,14 +17,17 @@ from liftednet.validation import require_positive
 
 from ..bounds.curves import Array, Curve
 from ..bounds.reading import require_box
+from .boxes import kinked
 from .composition import Block, Composition, composition_of
-from .relaxation import Relaxation, relaxation
+from .lines import ranges
+from .relaxation import Relaxation
 
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
     from cvxpy.expressions.expression import Expression
 
 CONVEX = ("affine", "convex", "concave")
+_RAISED = 100  # steps that bring the ends of units closer
 
 
 @dataclass(eq=False)
@@ -35,7 +39,8 @@ class Graph:
         y: variables that stand for the outputs, (outputs,).
         composition: the network.
         box: the ends of x.
-        seconds: that linear programs may take to tighten the ranges of units.
+        seconds: that may be taken to tighten the ranges of units.
+        spent: that were taken.
     """
 
     x: Expression
@@ -43,55 +48,27 @@ class Graph:
     composition: Composition
     box: tuple[Array, Array]
     seconds: float = 0.0
+    spent: float = field(default=0.0, init=False)
     built: bool = field(default=False, init=False)
-    free: Any = field(default=None, init=False)  # variables of columns that are no whole numbers
-    whole: Any = field(default=None, init=False)  # of those that are
 
     @cached_property
     def relaxation(self) -> Relaxation:
         """What ties x and y, with variables of its own."""
-        found, self.built = relaxation(self.composition, self.box, seconds=self.seconds), True
-        program = found.program
-        self._whole = np.flatnonzero(program.whole)
-        self._free = np.setdiff1d(np.arange(self.x.size, len(program.whole)), self._whole)
-        ends = [program.lower[self._free], program.upper[self._free]]
-        self.free = cp.Variable(len(self._free), bounds=ends) if len(self._free) else None
-        self.whole = cp.Variable(len(self._whole), boolean=True) if len(self._whole) else None
-        return found
-
-    def of(self, matrix: Any, offset: Any = 0.0) -> Expression:
-        """Return M z + c."""
-        columns = matrix.tocsc()
-        found: Expression = columns[:, : self.x.size] @ self.x + offset
-        if self.free is not None:
-            found = found + columns[:, self._free] @ self.free
-        if self.whole is not None:
-            found = found + columns[:, self._whole] @ self.whole
-        return found
+        started = time.perf_counter()
+        ends = ranges(self.composition, self.box, steps=_RAISED, seconds=self.seconds)
+        self.spent, self.built = time.perf_counter() - started, True
+        return Relaxation(self.composition, self.x, self.box, ends)
 
     def constraints(self) -> list[Constraint]:
-        """Return the rows, the box, and what the outputs are."""
-        program = self.relaxation.program
-        found = [self.x >= self.box[0], self.x <= self.box[1]]
-        for which, sign in ((np.isfinite(program.low), 1), (np.isfinite(program.high), -1)):
-            if which.any():
-                ends = program.low if sign > 0 else program.high
-                found.append(sign * self.of(program.rows[which], -ends[which]) >= 0)
-        return [*found, self.y == self.of(*self.relaxation.output)]
-
-    def states(self) -> list[Expression]:
-        """Return what each block gives."""
-        return [self.of(*state) for state in self.relaxation.states]
+        """Return the box, what units are, and what the outputs are."""
+        return [*self.relaxation.constraints, self.y == self.relaxation.output]
 
     def pass_forward(self) -> None:
         """Give the variables the values that they have at x."""
         x = np.asarray(self.x.value, dtype=float)
         self.y.save_value(self.composition.forward(x))
         if self.built:
-            z = self.relaxation.point(x)
-            for variable, columns in ((self.free, self._free), (self.whole, self._whole)):
-                if variable is not None:
-                    variable.save_value(z[columns])
+            self.relaxation.assign(x)
 
 
 @dataclass(eq=False)
@@ -148,7 +125,7 @@ class CvxpyNetwork:
     @cached_property
     def states(self) -> tuple[Expression, ...]:
         """What each activation gives, in the order of a forward pass, where there are graphs."""
-        return tuple(state for graph in self.graphs for state in graph.states())
+        return tuple(state for graph in self.graphs for state in graph.relaxation.states)
 
     @property
     def exact(self) -> bool:
@@ -162,8 +139,8 @@ class CvxpyNetwork:
 
     @property
     def seconds(self) -> float:
-        """Time that linear programs have taken to tighten the ranges of units."""
-        return sum(graph.relaxation.seconds for graph in self.graphs)
+        """Time that was taken to tighten the ranges of units, once constraints are asked for."""
+        return sum(graph.spent for graph in self.graphs)
 
     def range(self) -> tuple[Array, Array]:
         """Return ends between which every output lies over the box, shaped as the output.
@@ -228,8 +205,8 @@ def to_cvxpy(
             for the bounds of x, as of cp.Variable(3, bounds=[0, 1]). It is part of the constraints.
         mixed_integer: whether a convex network, too, is stated by both sides of its kinks, which
             maximizing it needs; None for that of networks that are not convex.
-        seconds: the most that linear programs may take to tighten the ranges of units, when the
-            constraints are asked for: fewer whole numbers, and less work for whoever solves them.
+        seconds: the most that may be taken to tighten the ranges of units, when the constraints are
+            asked for: fewer whole numbers, and less work for whoever solves them.
         example: some inputs of a torch network whose samples have axes, such as X[:2].
 
     Raises:
@@ -238,7 +215,6 @@ def to_cvxpy(
         DeclarationError: x is not affine, or a part of the network is neither affine nor an
             activation whose curvature is known.
         NotFittedError: the model has no weights yet.
-        SolverError: HiGHS is needed, and not installed.
 
     Example:
         >>> import cvxpy as cp
@@ -268,6 +244,7 @@ def to_cvxpy(
             "the network is not convex, concave or affine in its inputs by the signs of its "
             "weights: leave mixed_integer=None."
         )
+    composition = kinked(composition)
     rows = [x] if x.ndim == 1 else [x[n] for n in range(x.shape[0])]
     graphs = []
     for row in rows:

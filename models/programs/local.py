@@ -40,21 +40,18 @@ class Local:
         """State one step, with what changes as parameters."""
         self.search, entries = search, len(search.region.center)
         graphs = search.graphs
-        self.jacobians = [cp.Parameter((x.y.size, entries)) for x in graphs]
-        self.shifts = [cp.Parameter(x.y.size) for x in graphs]
+        outputs = len(search.network.output.offset)
+        self.slopes, self.shift = cp.Parameter((outputs, entries)), cp.Parameter(outputs)
         self.low, self.high = cp.Parameter(entries), cp.Parameter(entries)
         self.price: Any = cp.Parameter(nonneg=True, value=0.0)
         v = cp.hstack([cp.vec(x, order="F") for x in search.variables])
         rows = [v >= self.low, v <= self.high]
-        for graph, slopes, shift in zip(graphs, self.jacobians, self.shifts, strict=True):
-            rows += [
-                graph.y == slopes @ v + shift,
-                graph.x >= graph.box[0],
-                graph.x <= graph.box[1],
-            ]
-        outputs, broken = {x.y.id for x in graphs}, []
+        rows.append(cp.hstack([x.y for x in graphs]) == self.slopes @ v + self.shift)
+        for graph in graphs:
+            rows += [graph.x >= graph.box[0], graph.x <= graph.box[1]]
+        known, broken = {x.y.id for x in graphs}, []
         for one in search.constraints:
-            if not outputs & {x.id for x in one.variables()}:
+            if not known & {x.id for x in one.variables()}:
                 rows.append(one)
                 continue
             for side in sides_of(one):
@@ -81,12 +78,9 @@ class Local:
             if left() <= 0 or far < _LAST:
                 break
             self.low.value, self.high.value = v - far * width, v + far * width
-            for network, slopes, shift in zip(
-                search.networks, self.jacobians, self.shifts, strict=True
-            ):
-                y, back = network.both(np.repeat(v[None], slopes.shape[0], 0))
-                slopes.value = back(np.eye(slopes.shape[0]))
-                shift.value = y[0] - np.asarray(slopes.value) @ v
+            y, back = search.network.both(np.repeat(v[None], self.shift.size, 0))
+            self.slopes.value = slopes = back(np.eye(self.shift.size))
+            self.shift.value = y[0] - slopes @ v
             promised, slack = 0.0, 0.0
             for turn in range(2):  # the second with the curvature that the first has met
                 there = self.solved()
@@ -100,10 +94,7 @@ class Local:
                 value = self.merit(there)
                 if merit - value >= _KEPT * promised or promised <= _DONE * (1 + abs(merit)):
                     break
-                for y, slopes, shift in zip(
-                    search.outputs(there[None]), self.jacobians, self.shifts, strict=True
-                ):
-                    shift.value = y[0] - np.asarray(slopes.value) @ there
+                self.shift.value = search.network.forward(there) - slopes @ there
             if there is None:
                 break
             kept = merit - value >= _KEPT * promised and value < merit

@@ -2,8 +2,7 @@
 
 A first answer comes from projected gradient steps from many points, and from steps that take the
 network by its tangent where constraints are on outputs or not linear. Halved boxes of the inputs
-then close the gap from below; where all is linear in pieces and boxes do not, branch and bound over
-the sides of kinks goes on.
+then close the gap from below, and, where they are many, branch and bound over the sides of units.
 """
 
 from __future__ import annotations
@@ -11,25 +10,24 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.lazy import cvxpy as cp
-from liftednet.lazy import sparse
-from liftednet.solvers.mixed_integer import Program, Told, branch_and_bound
 from liftednet.validation import require_positive
 
 from ..bounds.curves import Array
-from .boxes import Boxes, halved, lined, output_ends
+from .boxes import Boxes, halved, lined
 from .cvxpy_network import CvxpyNetwork
+from .lines import Sums, Way, corner, lines_of, ranges
 from .local import PRECISE, Local
-from .search import INFEASIBLE, Search, sides_of
+from .search import INFEASIBLE, Search
+from .splits import Tree
 
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
@@ -37,12 +35,15 @@ if TYPE_CHECKING:
 _HELD = 1e-7  # violation of a constraint, relative to its size, that counts as none
 _ANSWERED = ("optimal", "optimal_inaccurate")
 _TRIED = 3  # points from which tangents are tried
-_BOXED, _BOXED_MANY = 0.6, 0.1  # of the time, after which boxes leave what is linear in pieces
+_BOXED, _BOXED_MANY = 0.6, 0.01  # of the time, after which boxes leave what others may prove
 _MANY = 16  # inputs, of which boxes seldom prove anything
+_RAISED = 20  # steps that bring the ends of units closer
 _AT_ONCE = 256  # boxes that are halved together, at least
 _BOXES = 300_000  # that are kept, some hundred megabytes
 _SMALL = 1e-9  # an error that counts as none
 _WIDER = 1e-6  # of ends that a solver has found, relative
+_FEASIBLE = 1e-9  # violation of rows, for HiGHS
+Told = Callable[[float, float, int], None]  # best value, bound, nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,8 +126,9 @@ def optimize(
 
     Raises:
         DataError: gap or seconds is not positive, or x0 has another shape.
-        DeclarationError: the problem is not convex to CVXPY but for the network.
-        SolverError: no x meets the constraints, there is no best one, or HiGHS is not installed.
+        DeclarationError: the problem is not convex to CVXPY but for the network, or has variables
+            that are whole numbers.
+        SolverError: no x meets the constraints, or there is no best one.
 
     Example:
         >>> import cvxpy as cp
@@ -197,13 +199,10 @@ def _convex(
         proven = problem.status == cp.OPTIMAL and _gap(value, dual) <= gap
         t = cp.Variable()
         epigraph = cp.Problem(cp.Minimize(t), [*constraints, sign * objective.expr <= t])
-        if not proven and epigraph.is_qp():
-            program, cost, places = _program_of(epigraph)
-            found = branch_and_bound(program, cost, gap=0.0)
-            if found.z is not None and found.ending == "optimal":
-                _restore(epigraph, found.z, places)
-                value, dual = float(objective.value), sign * found.bound
-                proven = _gap(value, dual) <= gap
+        if not proven and epigraph.is_qp() and cp.HIGHS in cp.installed_solvers():
+            epigraph.solve(solver=cp.HIGHS, primal_feasibility_tolerance=_FEASIBLE)
+            if epigraph.status == cp.OPTIMAL:
+                value, dual, proven = float(objective.value), float(objective.value), True
         if proven:
             break
     seconds = time.perf_counter() - started
@@ -242,22 +241,20 @@ class _Proof:
         user = [x for one in (self.least, *self.constraints) for x in one.variables()]
         every = {x.id: x for x in (*self.network.x.variables(), *user) if x.id not in outputs}
         self.variables = list(every.values())
-        whole = [x for x in self.variables if x.attributes["boolean"] or x.attributes["integer"]]
+        if any(x.attributes["boolean"] or x.attributes["integer"] for x in self.variables):
+            raise DeclarationError(
+                "optimize takes no variables that are whole numbers; of networks linear in pieces "
+                "cp.Problem(objective, [*network.constraints, *constraints]).solve("
+                'solver="HIGHS") does.'
+            )
         with _bar(progress, self.sign) as told:
-            if not whole:
-                self.search = Search(self.graphs, self.variables, self.least, self.constraints)
-                self.first(x0)
+            self.search = Search(self.graphs, self.variables, self.least, self.constraints)
+            self.first(x0)
             first = (self.sign * self.value, self.elapsed)
             told(self.value, self.bound, 0)
-            if not whole:
-                self.halve(told)
-            elif not self.straight:
-                raise DeclarationError(
-                    "variables that are whole numbers are for networks, objectives and constraints "
-                    "that are linear in pieces."
-                )
-            if not self.is_proven() and self.left > 0 and self.straight:
-                self.branch(told)
+            self.halve(told)
+            if self.search.functions.affine and not self.is_proven():
+                self.split(told)
         self.recall()
         if self.best:
             self.network.pass_forward()
@@ -283,14 +280,6 @@ class _Proof:
     def tiny(self) -> float:
         """The difference that counts as none, of values about 0."""
         return max(1e-2 * self.gap * self.spread, _SMALL)
-
-    @cached_property
-    def straight(self) -> bool:
-        """Whether all is linear in pieces, so that a mixed-integer program tells it."""
-        sides = [x for one in self.constraints for x in sides_of(one)]
-        curves = [c for b in self.network.composition.blocks for c in b.curves]
-        linear = all(x.is_pwl() for x in (self.least, *sides))
-        return linear and all(curve.piecewise_linear for curve in curves)
 
     # Answers.
 
@@ -339,14 +328,15 @@ class _Proof:
     def halve(self, told: Told) -> None:
         """Raise the bound by halving boxes, hundreds at once, until the gap or the time."""
         search, whole = self.search, self.left
-        if self.straight:
+        if search.functions.affine:
             whole *= _BOXED if len(search.region.center) <= _MANY else _BOXED_MANY
         until, count, rounds = self.elapsed + whole, 1, 0
         low, high = self.ends()
         limits = search.region.together
 
         def bounded(low: Array, high: Array) -> Boxes:
-            return lined(search.networks, search.tangents(low, high), low, high, limits)
+            sums, curved = search.tangents(low, high)
+            return lined(search.network, sums, low, high, limits, curved)
 
         boxes = bounded(low[None], high[None])
         while True:
@@ -361,21 +351,57 @@ class _Proof:
             many = min(max(_AT_ONCE, len(boxes) // 8), len(boxes))
             order = np.argpartition(boxes.bound, many - 1)
             found = bounded(*halved(boxes.of(order[:many])))
-            self.tried(found, rounds)
+            self.tried(found.at, int(found.bound.argmin()), rounds)
             boxes, rounds = boxes.of(order[many:]).beside(found), rounds + 1
             count += len(found)
 
-    def tried(self, found: Boxes, rounds: int) -> None:
-        """Take the best point of some boxes as an answer, and go on from there now and then."""
-        points = self.search.region.inside(found.at)
+    def split(self, told: Told) -> None:
+        """Raise the bound by branch and bound over the sides of units, until the gap or the time.
+
+        Rows and constraints are sums that are at most 0, and count with prices.
+        """
+        search, nodes, (rows, most) = self.search, self.nodes, self.search.region.together
+        low, high = (x[None] for x in self.ends())
+        sums, _ = search.tangents(low, high)
+        largest, none = np.maximum(-low, high), np.zeros((1, len(rows), 1))
+        sums = Sums(
+            np.append(sums.constants, -most[None], 1),
+            np.append(sums.slopes, rows[None], 1),
+            {k: np.append(q, none + np.zeros(q.shape[2]), 1) for k, q in sums.costs.items()},
+            np.append(sums.size, np.abs(most) + np.abs(rows) @ largest[0])[None],
+        )
+        until = time.perf_counter() + self.left
+        lines, _ = lines_of(search.network, low, high, steps=_RAISED, until=until)
+        way = Way(search.network, lines, sums, 1)
+        reach = (np.abs(way.slopes[0]) @ (high - low)[0]).clip(_SMALL)
+        scales, weights = reach[0] / reach, np.eye(len(reach))[:1]
+        scales[0] = 0.0
+
+        def stated(v: Any, line: Any) -> Any:
+            return line[0], [line[1:] <= 0, v >= low[0], v <= high[0]]
+
+        least = corner(low, high)
+        tree = Tree(search.network, sums, least, largest, lines, weights, scales, stated)
+        for number, x in enumerate(tree.rounds()):
+            self.bound = max(self.bound, min(tree.bound, self.cutoff()))
+            self.nodes = nodes + tree.count
+            told(self.value, self.bound, self.nodes)
+            if self.left <= 0:
+                return
+            self.tried(x, 0, number)
+            tree.cutoff = self.cutoff()
+        self.bound = max(self.bound, min(tree.bound, self.cutoff()))
+
+    def tried(self, points: Array, lowest: int, rounds: int) -> None:
+        """Take the best of some points as an answer, and go on from one now and then."""
+        points = self.search.region.inside(points)
         values = self.search.values(points)
         best = int(values.argmin())
         if not self.search.free or values[best] < self.value:
             self.search.assign(points[best])
             self.consider()
         if self.local is not None and (rounds & (rounds - 1)) == 0:
-            lowest = points[int(found.bound.argmin())]
-            self.local.steps(lowest, self.consider, lambda: self.left)
+            self.local.steps(points[lowest], self.consider, lambda: self.left)
 
     def ends(self) -> tuple[Array, Array]:
         """Return ends of all variables between which better answers lie.
@@ -389,10 +415,9 @@ class _Proof:
             return low, high
         rows = list(self.constraints)
         for graph in self.graphs:
-            box = (x[None] for x in graph.box)
-            least, most = output_ends(graph.composition, *box)
+            least, most = ranges(graph.composition, graph.box)[-1]
             rows += [graph.x >= graph.box[0], graph.x <= graph.box[1]]
-            rows += [graph.y >= least[0], graph.y <= most[0]]
+            rows += [graph.y >= least, graph.y <= most]
         if self.best:
             rows.append(self.least <= self.value)
         flat = cp.hstack([cp.vec(x, order="F") for x in self.variables])
@@ -408,74 +433,6 @@ class _Proof:
                 found = float(problem.value)
                 target[entry] = sign * (found - _WIDER * (1 + abs(found)))
         return low, high
-
-    def branch(self, told: Told) -> None:
-        """Raise the bound by branch and bound over the sides of kinks, by HiGHS."""
-        t = cp.Variable()
-        rows = [one for graph in self.graphs for one in graph.constraints()]
-        problem = cp.Problem(cp.Minimize(t), [*self.constraints, *rows, self.least <= t])
-        program, cost, places = _program_of(problem)
-        nodes = self.nodes
-        if self.left <= 0:
-            return
-        found = branch_and_bound(
-            program, cost, gap=0.9 * self.gap, absolute=self.tiny, seconds=self.left,
-            start=self.start(places),
-            told=lambda value, bound, more: told(
-                min(value, self.value), max(bound, self.bound), nodes + more
-            ),
-        )  # fmt: skip
-        self.nodes += found.nodes
-        if found.ending == "infeasible" and not self.best:
-            raise SolverError(INFEASIBLE)
-        if found.ending == "unbounded":
-            raise SolverError("the objective has no best value: bound its other variables.")
-        if found.ending != "infeasible":  # by rounding alone, where there is an answer
-            self.bound = max(self.bound, min(found.bound, self.value))
-        if found.z is None:
-            return
-        _restore(problem, found.z, places)
-        self.consider()
-
-    def start(self, places: dict[int, int]) -> tuple[Array, Array] | None:
-        """Return the whole numbers of the best answer and their columns: HiGHS finds the rest."""
-        if not self.best:
-            return None
-        self.recall()
-        columns: list[int] = []
-        numbers: list[float] = []
-        for graph in self.graphs:
-            if graph.whole is not None:
-                first = places[graph.whole.id]
-                columns += range(first, first + graph.whole.size)
-                numbers += np.asarray(graph.whole.value).tolist()
-        return np.array(columns, dtype=float), np.array(numbers)
-
-
-def _program_of(problem: Any) -> tuple[Program, Array, dict[int, int]]:
-    """Return a mixed-integer program, its cost, and the first column of every variable."""
-    data = problem.get_problem_data(cp.HIGHS)[0]
-    equal, rows = data["dims"].zero, sparse.csr_array(data["A"])
-    high = np.asarray(data["b"], dtype=float)
-    low = np.where(np.arange(len(high)) < equal, high, -np.inf)
-    columns = rows.shape[1]
-    lower, upper = (
-        np.full(columns, none) if data.get(name) is None else np.asarray(data[name], dtype=float)
-        for name, none in (("lower_bounds", -np.inf), ("upper_bounds", np.inf))
-    )
-    whole = np.zeros(columns, dtype=bool)
-    whole[data["bool_vars_idx"]] = whole[data["int_vars_idx"]] = True
-    binary = np.asarray(data["bool_vars_idx"], dtype=int)
-    lower[binary], upper[binary] = np.maximum(lower[binary], 0), np.minimum(upper[binary], 1)
-    program = Program(rows, low, high, lower, upper, whole)
-    return program, data["c"], dict(data["param_prob"].var_id_to_col)
-
-
-def _restore(problem: Any, z: Array, places: dict[int, int]) -> None:
-    """Give the variables of a problem their values at the columns of its program."""
-    for variable in problem.variables():
-        part = z[places[variable.id] :][: variable.size]
-        variable.save_value(part.reshape(variable.shape, order="F"))
 
 
 def _holds(constraint: Any) -> bool:

@@ -14,17 +14,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import optimize
 
 from liftednet.errors import DeclarationError, SolverError
 from liftednet.lazy import cvxpy as cp
-from liftednet.lazy import sparse
-from liftednet.solvers.mixed_integer import Program, branch_and_bound
 
 from ..bounds.curves import Array
-from .boxes import Tangents, inside_of
+from .boxes import inside_of, kinked, side_by_side
 from .composition import Composition
 from .cvxpy_network import Graph
 from .functions import Functions, affine_in, assign
+from .lines import Sums
 
 if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
@@ -196,19 +196,14 @@ def region_of(graphs: Sequence[Graph], variables: Sequence[Any], sides: Sequence
 def _center(rows: Array, low: Array, high: Array) -> Array:
     """Return the center of a ball that is as large as fits between rows that are not equal."""
     lengths = np.where(high > low, np.linalg.norm(rows, axis=1), 0.0)[:, None]
-    entries = rows.shape[1]
-    above, below = np.hstack([rows, lengths]), np.hstack([rows, -lengths])
-    free = np.full(entries, np.inf)
-    program = Program(
-        sparse.csr_array(np.concatenate([above, below])),
-        np.concatenate([np.full(len(rows), -np.inf), low]),
-        np.concatenate([high, np.full(len(rows), np.inf)]),
-        np.append(-free, 0.0), np.append(free, 1e3), np.zeros(entries + 1, dtype=bool),
-    )  # fmt: skip
-    found = branch_and_bound(program, np.append(np.zeros(entries), -1.0), gap=0.0)
-    if found.z is None:
+    both = np.concatenate([np.hstack([rows, lengths]), np.hstack([-rows, lengths])])
+    most = np.concatenate([high, -low])
+    known, cost = np.isfinite(most), np.append(np.zeros(rows.shape[1]), -1.0)
+    ends = [*[(None, None)] * rows.shape[1], (0.0, 1e3)]
+    found = optimize.linprog(cost, both[known], most[known], bounds=ends)
+    if found.x is None:
         raise SolverError(INFEASIBLE)
-    center: Array = found.z[:-1]
+    center: Array = found.x[:-1]
     return center
 
 
@@ -230,12 +225,9 @@ class Search:
 
     def __post_init__(self) -> None:
         """Take all apart."""
-        self._x = [affine_in(graph.x, self.variables) for graph in self.graphs]
-        self.networks: list[Composition] = [
-            inside_of(graph.composition, *x) for graph, x in zip(self.graphs, self._x, strict=True)
-        ]
-        sizes = [sum(x.size for x in self.variables), *(x.y.size for x in self.graphs)]
-        self._splits = np.cumsum(sizes)[:-1]
+        networks = [inside_of(x.composition, *affine_in(x.x, self.variables)) for x in self.graphs]
+        self.network: Composition = kinked(side_by_side(networks))
+        self.entries = sum(x.size for x in self.variables)
         self.seen = [*self.variables, *(graph.y for graph in self.graphs)]
         known = {x.id for x in self.variables}
         domains = [x for one in (self.objective, *self.constraints) for x in _domain(one)]
@@ -250,30 +242,28 @@ class Search:
         self.free = not others
         self.prices = 1.0
 
-    def outputs(self, v: Array) -> list[Array]:
-        """Return the outputs of all graphs, (points, outputs) each, at v (points, entries)."""
-        return [network.forward(v) for network in self.networks]
+    def seen_at(self, v: Array) -> Array:
+        """Return v (points, entries) and all outputs there, side by side."""
+        return np.concatenate([v, self.network.forward(v)], 1)
 
     def assign(self, v: Array) -> None:
         """Give v, and the outputs there, to the variables."""
-        assign(self.seen, np.concatenate([v, *(y[0] for y in self.outputs(v[None]))]))
+        assign(self.seen, self.seen_at(v[None])[0])
 
     def values(self, v: Array) -> Array:
         """Return the objective and the price of broken constraints, (points,)."""
-        return self._merits(np.concatenate([v, *self.outputs(v)], 1))[0]
+        return self._merits(self.seen_at(v))[0]
 
     def objectives(self, v: Array) -> Array:
         """Return the objective alone, (points,)."""
-        found: Array = self.functions.at(np.concatenate([v, *self.outputs(v)], 1))[0][:, 0]
+        found: Array = self.functions.at(self.seen_at(v))[0][:, 0]
         return found
 
     def both(self, v: Array) -> tuple[Array, Array]:
         """Return values and their gradients in v, (points, entries)."""
-        each = [network.both(v) for network in self.networks]
-        values, slopes = self._merits(np.concatenate([v, *(y for y, _ in each)], 1))
-        own, *pushes = np.split(slopes, self._splits, 1)
-        total: Array = sum((x(push) for (_, x), push in zip(each, pushes, strict=True)), start=own)
-        return values, total
+        y, back = self.network.both(v)
+        values, slopes = self._merits(np.concatenate([v, y], 1))
+        return values, slopes[:, : self.entries] + back(slopes[:, self.entries :])
 
     def _merits(self, points: Array) -> tuple[Array, Array]:
         """Return values and derivatives in v and outputs."""
@@ -301,26 +291,30 @@ class Search:
         kept = _KEPT if quick else _KEPT_ONE_BY_ONE
         return self.region.descended(v[np.argsort(self.values(v))[:kept]], self.both)
 
-    def tangents(self, low: Array, high: Array) -> Tangents:
-        """Return tangents at the centers of boxes, (boxes, entries)."""
+    def tangents(self, low: Array, high: Array) -> tuple[Sums, Array]:
+        """Return tangents at the centers of boxes, (boxes, entries), as sums of inputs and units.
+
+        Second is what the halves of every entry may bring beside lines, (boxes or 1, entries).
+        """
         affine, entries = self.functions.affine, low.shape[1]
         centers = (low + high)[:1] / 2 if affine else (low + high) / 2
-        points = np.concatenate([centers, *self.outputs(centers)], 1)
+        points = self.seen_at(centers)
         values, slopes = self.functions.at(points)
         curved = np.zeros((1, entries))
         if not affine:  # half of what a tangent is off by at a corner, as far as v alone goes
-            corner = np.concatenate([high, *self.outputs(high)], 1)
-            apart = np.nan_to_num(self.functions.at(corner)[1] - slopes).sum(1)
-            own, *pushes = np.split(apart, self._splits, 1)
-            each = zip(self.networks, pushes, strict=True)
-            curved = np.abs(own + sum(x.gradient(centers, push) for x, push in each)) / 2
+            apart = np.nan_to_num(self.functions.at(self.seen_at(high))[1] - slopes).sum(1)
+            own, push = apart[:, :entries], apart[:, entries:]
+            curved = np.abs(own + self.network.gradient(centers, push)) / 2
         lost = ~np.isfinite(values + slopes.sum(2))
         values = np.where(lost, -np.inf, values)
         slopes = np.where(lost[..., None], 0.0, slopes)
         constants = values - (slopes @ points[..., None])[..., 0]
         constants = np.where(lost, -1e300, constants)
-        straight, *costs = np.split(slopes, self._splits, 2)
-        return Tangents(constants, straight, costs, curved)
+        output, costs = self.network.output, slopes[..., entries:]
+        parts = {k: costs @ part.T for k, part in output.parts.items()}
+        constants = constants + costs @ output.offset
+        size = np.abs(constants) + np.abs(slopes[..., :entries]) @ np.maximum(-low, high).max(0)
+        return Sums(constants, slopes[..., :entries], parts, size), curved
 
 
 def _domain(one: Any) -> list[Any]:

@@ -13,9 +13,10 @@ from torch import nn
 
 from liftednet import optimize, to_cvxpy
 from liftednet.errors import DeclarationError
-from liftednet.models.programs.boxes import Tangents, _least, halved, inside_of, lined
+from liftednet.models.programs.boxes import _least, halved, inside_of, kinked, lined
 from liftednet.models.programs.composition import composition_of
 from liftednet.models.programs.functions import Functions, linear_in
+from liftednet.models.programs.lines import Sums
 from tests.models.programs.networks import drawn
 
 NONE = np.zeros((0, 3)), np.zeros(0)
@@ -43,8 +44,10 @@ def test_a_line_is_below_the_cost_on_its_box_and_closes_in_on_it(activation) -> 
     network = drawn(*parts)
     draw, cost, own = np.random.default_rng(0), np.array([1.0, -0.5]), np.array([0.3, 0.0, -0.2])
     matrix, offset = draw.normal(size=(2, 3)), draw.normal(size=2)
-    inside = inside_of(composition_of(network, 2), matrix, offset)
-    line = Tangents(np.zeros((1, 1)), own[None, None], [cost[None, None]], np.zeros((1, 3)))
+    inside = kinked(inside_of(composition_of(network, 2), matrix, offset))
+    parts = {k: (cost @ part.T)[None, None] for k, part in inside.output.parts.items()}
+    constants = np.full((1, 1), cost @ inside.output.offset)
+    line = Sums(constants, own[None, None], parts, np.abs(constants))
 
     def values(v: Any) -> Any:
         with torch.no_grad():
@@ -56,7 +59,7 @@ def test_a_line_is_below_the_cost_on_its_box_and_closes_in_on_it(activation) -> 
         if isinstance(activation, Wave):  # of which only some are known
             u = np.abs(centers @ matrix.T + offset) @ np.abs(network[0].weight.detach().numpy()).T
             centers = centers[u.max(1) < 2.0] if width == 0.1 else centers
-        found = lined([inside], line, centers - width, centers + width, NONE)
+        found = lined(inside, line, centers - width, centers + width, NONE)
         least = np.full(len(centers), np.inf)
         for _ in range(400):
             v = centers + width * draw.uniform(-1, 1, centers.shape)
@@ -66,7 +69,7 @@ def test_a_line_is_below_the_cost_on_its_box_and_closes_in_on_it(activation) -> 
     assert gaps[2] < 0.2 * gaps[1] < 0.04 * gaps[0] + 1e-9
     low, high = halved(found)
     assert (high - low).prod(1).sum() == pytest.approx((2 * width) ** 3 * len(centers))
-    both = lined([inside], line, low, high, NONE).bound.reshape(2, -1)
+    both = lined(inside, line, low, high, NONE).bound.reshape(2, -1)
     assert (both.min(0) >= found.bound - 1e-9 * np.abs(found.bound)).all()
 
 

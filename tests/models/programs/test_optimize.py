@@ -14,7 +14,6 @@ from torch import nn
 
 from liftednet import LiftedRegressor, optimize, to_cvxpy
 from liftednet.errors import DataError, DeclarationError, SolverError
-from liftednet.solvers.mixed_integer import Program, least
 from tests.models.programs.networks import drawn
 
 RNG = np.random.default_rng(0)
@@ -130,20 +129,6 @@ def test_a_limit_of_time_leaves_a_bound() -> None:
     assert not best.proven and "not proven" in str(best)
     assert best.value < best.bound
     assert at(network, best.x)[0] == pytest.approx(best.value, rel=1e-9)
-
-
-def test_bounds_of_linear_programs_hold_for_any_multipliers() -> None:
-    rows = RNG.normal(size=(6, 5))
-    program = Program(
-        rows, -np.ones(6), np.full(6, np.inf), -np.ones(5), np.ones(5), np.zeros(5, dtype=bool)
-    )
-    costs = RNG.normal(size=(20, 5))
-    found = least(program, costs, 60.0)
-    z = cp.Variable(5)
-    for cost, bound in zip(costs, found, strict=True):
-        problem = cp.Problem(cp.Minimize(cost @ z), [rows @ z >= -1, z >= -1, z <= 1])
-        wanted = problem.solve(solver="CLARABEL")
-        assert bound <= wanted + 1e-8 and bound >= wanted - 1e-6
 
 
 def test_what_cannot_be_solved_is_refused() -> None:

@@ -13,9 +13,16 @@ import torch
 from scipy.optimize import linprog
 from torch import nn
 
-from liftednet import LiftedClassifier, LiftedRegressor, Network, to_cvxpy, to_torch
+from liftednet import (
+    LiftedClassifier,
+    LiftedRegressor,
+    Network,
+    optimize,
+    to_cvxpy,
+    to_torch,
+)
 from liftednet.activations import ELU, ReLU, Softplus
-from liftednet.errors import DataError, DeclarationError, NotFittedError, SolverError
+from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.layers import dense
 from liftednet.losses import SquaredError
 from liftednet.models import Lifted, LiftedMLP, Minibatch, input_convex
@@ -291,11 +298,13 @@ def test_what_cannot_stand_in_a_problem_is_refused() -> None:
     assert all(p.requires_grad for p in relu.parameters())
 
 
-def test_a_solver_that_is_not_installed_is_named(monkeypatch) -> None:
-    def none(name: str) -> Any:
-        raise ImportError(name)
-
-    monkeypatch.setattr("liftednet.solvers.mixed_integer.import_module", none)
-    network = drawn(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
-    with pytest.raises(SolverError, match="pip install highspy"):
-        _ = to_cvxpy(network, cp.Variable(2), box=(-1, 1)).constraints
+def test_whole_numbers_are_left_to_cvxpy() -> None:
+    network = drawn(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
+    x = cp.Variable(2, integer=True)
+    stated = to_cvxpy(network, x, box=(-3, 3))
+    with pytest.raises(DeclarationError, match="HIGHS"):
+        optimize(stated, cp.Maximize(stated.output[0]))
+    best = cp.Problem(cp.Maximize(stated.output[0]), stated.constraints).solve(solver="HIGHS")
+    points = torch.tensor([[a, b] for a in range(-3, 4) for b in range(-3, 4)], dtype=torch.float32)
+    with torch.no_grad():
+        assert best == pytest.approx(float(network(points).max()), rel=1e-5)
