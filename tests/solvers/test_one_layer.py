@@ -12,7 +12,7 @@ from liftednet.activations import Identity, Sigmoid
 from liftednet.divergences import tight
 from liftednet.solvers.one_layer.amplitudes import fitted
 from liftednet.solvers.one_layer.branches import Branches
-from liftednet.solvers.one_layer.oracle import Kinked, ascended, exact
+from liftednet.solvers.one_layer.oracle import Kind, Kinked, ascended, exact
 from liftednet.solvers.one_layer.problem import HuberScores, OneLayer, Scores
 from liftednet.solvers.one_layer.rounds import rounds
 
@@ -24,6 +24,11 @@ def drawn(seed, samples, inputs, outputs, ties=False):
     X = torch.randn(samples, inputs, generator=generator, dtype=torch.float64)
     V = torch.randn(samples, outputs, generator=generator, dtype=torch.float64)
     return (X * 2).round() / 2 if ties else X, V - V.mean(0)
+
+
+def kind(inputs, signs=None, z=None):
+    signs = torch.zeros(inputs) if signs is None else torch.tensor(signs)
+    return Kind(torch.arange(inputs), signs, z, 100)
 
 
 def answered(phi, X, V, w, b):
@@ -41,29 +46,46 @@ def most_of_many(phi, X, V, directions):
 @pytest.mark.parametrize("ties", [False, True])
 def test_no_unit_of_a_dense_grid_answers_more_than_the_exact_one(phi, inputs, outputs, ties):
     X, V = drawn(inputs + outputs, 15, inputs, outputs, ties)
-    found = exact(phi, X, V)
-    assert torch.allclose(answered(phi, X, V, found.w, found.b), found.values, rtol=1e-10)
+    w, b, values = exact(phi, X, V, kind(inputs))
+    assert torch.allclose(answered(phi, X, V, w, b), values, rtol=1e-10)
     angle = torch.linspace(0, 2 * torch.pi, 2001, dtype=torch.float64)
     grid = (
         torch.stack([angle.cos(), angle.sin()], 1) if inputs == 2 else X.new_tensor([[1.0], [-1]])
     )
     most = most_of_many(phi, X, V, grid)
-    assert most * (1 - 1e-10) <= float(found.values[0]) <= most * (1 + 1e-2)
+    assert most * (1 - 1e-10) <= float(values.max()) <= most * (1 + 1e-2)
+
+
+@pytest.mark.parametrize("phi", [RELU, LEAKY, ABSOLUTE])
+@pytest.mark.parametrize("signs", [[1.0, 1.0], [0.0, -1.0], [0.0, 0.0]])
+def test_no_unit_of_given_signs_answers_more_than_the_exact_one(phi, signs):
+    X, V = drawn(3, 15, 2, 1)
+    own = kind(2, signs, torch.ones(1, dtype=torch.float64))
+    w, b, values = exact(phi, own.inputs(X), V, own)
+    w = own.whole(w, 2)
+    held, place = torch.tensor(signs), int(values.argmax())
+    assert bool((held * w[place] >= -1e-9).all())
+    assert float(phi.of(X @ w[place] + b[place]) @ V) == pytest.approx(float(values[place]))
+    angle = torch.linspace(0, 2 * torch.pi, 2001, dtype=torch.float64)
+    grid = torch.stack([angle.cos(), angle.sin()], 1)
+    grid = grid[(held * grid >= -1e-12).all(1)]
+    most = max(float((phi.of((X - x) @ grid.T).T @ V).max()) for x in X)
+    assert most * (1 - 1e-10) <= float(values.max()) <= most * (1 + 1e-2)
 
 
 @pytest.mark.parametrize("phi", [RELU, LEAKY, ABSOLUTE])
 @pytest.mark.parametrize("inputs, outputs, enough", [(2, 1, 1.001), (2, 2, 1.01), (3, 1, 1.05)])
 def test_branches_bound_what_any_unit_answers(phi, inputs, outputs, enough):
     X, V = drawn(7, 15, inputs, outputs)
-    local = ascended(phi, X, V, normalize(torch.randn(200, inputs).double(), dim=1))
-    most = float(local.values[0])
-    branches = Branches(phi, X, V)
+    starts = normalize(torch.randn(200, inputs).double(), dim=1)
+    most = float(ascended(phi, X, V, starts, kind(inputs))[2].max())
+    branches = Branches(phi, X, V, kind(inputs))
     before = branches.tightened(0.0, 0.0)  # which stops at once
     goal = enough * most
     bound = branches.tightened(goal, 60.0)
     assert branches.most <= bound <= max(goal, branches.most) * (1 + 1e-12) < before
     if inputs == 2:
-        assert float(exact(phi, X, V).values[0]) <= bound
+        assert float(exact(phi, X, V, kind(inputs))[2].max()) <= bound
     w, b = branches.best
     assert float(answered(phi, X, V, w, b)) == pytest.approx(branches.most, rel=1e-10)
     many = normalize(torch.randn(2000, inputs).double(), dim=1)
@@ -118,7 +140,7 @@ def by_patterns(problem, name):
 def test_the_optimum_is_that_of_all_patterns_of_signs(name, inputs, phi, linear):
     generator = torch.Generator().manual_seed(inputs)
     X = torch.randn(7, inputs, generator=generator, dtype=torch.float64)
-    problem = OneLayer(X, of_loss(name, 7, generator), phi, 0.05, linear)
+    problem = OneLayer(X, of_loss(name, 7, generator), phi, 0.05, (kind(inputs),), linear)
     gap = 1e-5 if inputs < 3 else 1e-2
     *_, last = rounds(problem, fitted(problem, problem.none()), 100, gap, 30.0)
     optimum = by_patterns(problem, name)
@@ -131,9 +153,10 @@ def test_the_optimum_is_that_of_all_patterns_of_signs(name, inputs, phi, linear)
 def test_amplitudes_are_those_of_cvxpy(name):
     generator = torch.Generator().manual_seed(5)
     X = torch.randn(30, 4, generator=generator, dtype=torch.float64)
-    problem = OneLayer(X, of_loss(name, 30, generator), RELU, 0.3, 0.2)
+    problem = OneLayer(X, of_loss(name, 30, generator), RELU, 0.3, (kind(4),), 0.2)
     w = normalize(torch.randn(60, 4, generator=generator, dtype=torch.float64), dim=1)
-    units = problem.none().joined(w, w[:, 0], torch.where(w[:, :1] > 0, 1.0, -1.0))
+    z = torch.where(w[:, :1] > 0, 1.0, -1.0)
+    units = problem.none().joined(w, w[:, 0], z, torch.zeros(60, dtype=torch.long))
     found = fitted(problem, units)
     h = (problem.phi.of(X @ w.T + units.b) * units.z[:, 0]).numpy()
     t, c, Q = cp.Variable((60, 1), nonneg=True), cp.Variable((1, 1)), cp.Variable((4, 1))
@@ -147,7 +170,7 @@ def test_amplitudes_are_those_of_cvxpy(name):
 def test_no_network_falls_below_the_bound_however_early_it_is():
     generator = torch.Generator().manual_seed(3)
     X = torch.randn(25, 2, generator=generator, dtype=torch.float64)
-    problem = OneLayer(X, of_loss("logistic", 25, generator), RELU, 0.05)
+    problem = OneLayer(X, of_loss("logistic", 25, generator), RELU, 0.05, (kind(2),))
     steps = list(rounds(problem, fitted(problem, problem.none()), 100, 1e-6, 30.0))
     least = steps[-1].objective
     assert len(steps) > 3 and all(step.bound <= least for step in steps)
@@ -157,7 +180,7 @@ def test_no_network_falls_below_the_bound_however_early_it_is():
 
 def test_rounds_end_where_there_is_no_room_and_say_so():
     X, y = drawn(2, 40, 2, 1)
-    problem = OneLayer(X, Scores(tight(Identity()), y, torch.ones_like(y)), RELU, 0.01)
+    problem = OneLayer(X, Scores(tight(Identity()), y, torch.ones_like(y)), RELU, 0.01, (kind(2),))
     moves, last = rounds(problem, fitted(problem, problem.none()), 3, 1e-6, 30.0), None
     while True:
         try:
