@@ -108,7 +108,7 @@ class LayerMetric:
     (v + 1 / s) on the bias. C is kept by its leading eigenvectors, which one step of subspace
     iteration follows at every look. Without a bias, mu is 0 and C the second moment.
 
-    Nothing here is read from a device, so that a step can be recorded as a graph.
+    Nothing here is read from a device, which a step would have to wait for.
 
     Attributes:
         state: mu, the eigenvectors, their values, v and how many looks there have been, weighed as
@@ -157,21 +157,6 @@ class LayerMetric:
     @state.setter
     def state(self, state: Sequence[Tensor]) -> None:
         self.mean, self._vectors, self._values, self.variance, self._looks = state
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """All that the next step depends on, once there has been one."""
-        assert self._scales is not None  # of the last step
-        return [*self.state, *self._scales[1]]
-
-    @tensors.setter
-    def tensors(self, tensors: Sequence[Tensor]) -> None:
-        assert self._scales is not None
-        self.state, self._scales = tensors[:5], (self._scales[0], _Scales(*tensors[5:]))
-
-    def scaled_for(self, pull: float) -> bool:
-        """Return whether the last step has left its scales, which hold for this pull."""
-        return self._scales is not None and self._scales[0] == pull
 
     def recall(self, memory: Sequence[Any]) -> None:
         """Go back to a state of which the last two may be numbers."""

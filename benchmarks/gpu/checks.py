@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from unittest.mock import patch
 
 import torch
-from torch import Tensor
 
 from benchmarks.gpu.jobs import Job
 from benchmarks.gpu.problems import exact, simplex_fit, squared_fit, state_fit
@@ -18,12 +16,9 @@ from benchmarks.gpu.timing import Scale
 from liftednet import activations
 from liftednet.activation import Activation
 from liftednet.divergences import joint, tight
-from liftednet.models import LiftedMLP, Minibatch
-from liftednet.models.methods import minibatch
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, OutputFit, StateFit, WeightFit
 from liftednet.solvers import choose, solve
-from liftednet.solvers.cuda_graphs import CudaGraphs, Made
 
 _RESIDUAL = 1e-5
 _ERROR = 2e-4  # of the largest entry
@@ -136,7 +131,6 @@ def check_jobs(scale: Scale) -> Iterator[Job]:
     for case in cases(scale):
         yield Job(f"{case.kernel}: {case.name}", partial(check, case))
     yield Job("Gram matrix", partial(gram_check, scale))
-    yield Job("recorded steps", partial(recorded_check, scale))
 
 
 def gram_check(scale: Scale) -> Check:
@@ -156,48 +150,3 @@ def gram_check(scale: Scale) -> Check:
     name = f"{m:,} x {p} to {q}, condition number 1e6, float32 inputs"
     residual = float(fit.measure(solve(fit).value).residual)
     return Check("ridge", name, residual, error, True, error <= 1e-3)
-
-
-def recorded_check(scale: Scale) -> Check:
-    """Train on minibatches whose steps are replayed from CUDA graphs, and by plain steps.
-
-    Where there is no GPU, both are plain.
-    """
-    generator = torch.Generator().manual_seed(0)
-    samples = scale.size(5_000, 60)
-    x = torch.randn(samples, scale.size(784, 8), generator=generator)
-    y = x[:, :3].argmax(1)
-
-    def trained() -> list[Tensor]:
-        method = Minibatch(epochs=4, batch_size=scale.size(99, 7))
-        model = LiftedMLP(
-            (x.shape[1], scale.size(300, 6), 3),
-            method=method,
-            dtype=torch.float32,
-            device=str(scale.device),
-        )
-        return [layer.stacked() for layer in model.fit(x, y).weights]
-
-    graphs = _Counting(scale.device)
-    with patch.object(minibatch, "graphs_for", lambda like: graphs if like.is_cuda else None):
-        first, second = trained(), trained()
-    with patch.object(minibatch, "graphs_for", lambda like: None):
-        plain = trained()
-    pairs = zip(first, plain, strict=True)
-    error = max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
-    same = all(a.equal(b) for a, b in zip(first, second, strict=True))
-    recorded = graphs.recorded or scale.toy
-    note = f"{graphs.recorded} graphs" if recorded else "nothing was recorded: steps were plain"
-    good = same and error <= _ERROR and bool(recorded)
-    return Check("recorded steps", f"{samples:,} x {x.shape[1]}", 0.0, error, same, good, note)
-
-
-class _Counting(CudaGraphs):
-    """Counts what it has recorded."""
-
-    recorded = 0
-
-    def record(self, work: Callable[[], Made]) -> tuple[Made, Callable[[], None]]:
-        found = super().record(work)
-        self.recorded += 1
-        return found

@@ -17,9 +17,9 @@ from liftednet.activation import Activation
 from liftednet.problems import OutputFit, StateFit
 from liftednet.solvers import Proximal
 from liftednet.solvers.base import default_tolerance
-from liftednet.solvers.cuda_graphs import CudaGraphs
 from liftednet.solvers.proximal import PrimalRows, Walk, advance, primal_rows
 
+_WARM = 3  # runs before a recording
 _STAGE = 10  # steps of a loop that are compiled or captured together
 _STAGES = 60  # at most, until a loop has lost
 _NEWTON = (4, 6, 10, 16, 24)  # steps of an output fit, of which the fewest that do are timed
@@ -32,7 +32,17 @@ def captured(work: Callable[[], object], device: torch.device) -> Callable[[], o
     """
     if device.type != "cuda":
         return work
-    return CudaGraphs(device).record(work)[1]
+    with torch.cuda.device(device):
+        here, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        side.wait_stream(here)
+        with torch.cuda.stream(side):
+            for _ in range(_WARM):
+                work()
+        here.wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=side):
+            work()
+    return graph.replay
 
 
 def compiled(scale: Scale, work: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,10 +14,8 @@ from liftednet import processes
 from liftednet.errors import DeclarationError, SolverError
 from liftednet.layers.expression import Applied, arguments_of
 from liftednet.layers.modules import RunningStatistics, running_statistics
-from liftednet.layers.time import Timeline
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.samples import Weights
-from liftednet.solvers.cuda_graphs import Captured, Graphs, graphs_for
 from liftednet.solvers.layer_metric import LayerMetric, slope_of
 from liftednet.validation import require_count, require_positive
 
@@ -28,7 +24,7 @@ from ..data import Data
 from ..forward_pass import Values
 from ..trace import Ending, Memory, Problem, Step, Steps
 from ..uncertainty import WorstRows
-from .batch_gradients import BatchGradients, Counts
+from .batch_gradients import BatchGradients
 
 _RATE, _RANK = 0.3, 16  # of the step, and of the metric, where nobody says
 _EPOCHS, _STEPS = 10, 500  # at least, where nobody says how many
@@ -36,8 +32,6 @@ _STATISTICS_MEMORY = 0.95  # of the running statistics at every look at them
 _FIRST_LOOKS = 5  # batches that are all looked at, before the statistics stand
 _LOOK_ROWS = 10_000  # of inputs at a look, at most: a convolution has many more patches
 _UNREAD = 20  # losses of batches at most, that stay on a device
-_BEFORE_GRAPH = 10  # batches of a kind, before a CUDA graph pays
-_GRAPHS = 8  # kinds of batches that are told apart
 
 _Pair = tuple[Tensor, Tensor | None]  # gradients of W and b
 _Look = tuple[LayerMetric, Tensor, Any]  # a metric, rows of inputs, and what these weigh
@@ -231,8 +225,6 @@ class BatchSteps:
         self._taken, self.samples, self._looked = 0, 0, -1
         self._unread: list[tuple[int, float, Tensor]] = []
         self._spare: list[Tensor | None] = [None] * len(self.weights)
-        graphs = graphs_for(self.weights[0].matrix) if processes.size() == 1 else None
-        self._graphs = None if graphs is None else StepGraphs(self, graphs)
 
     @property
     def structure(self) -> Structure:
@@ -266,8 +258,7 @@ class BatchSteps:
 
         Asking for fresh memory in every step costs more than the write: its pages are mapped anew.
         """
-        if self._graphs is None:
-            self._spare = [layer.matrix for layer in weights]
+        self._spare = [layer.matrix for layer in weights]
 
     def finite(self) -> bool:
         """Return whether no weight is NaN or infinite."""
@@ -290,22 +281,8 @@ class BatchSteps:
             samples: of all data, over which the penalty on the weights is shared.
             weight: the mean weight of these samples.
         """
-        counts, loss = self.gradients.counts(batch), None
-        recorded = self._graphs is not None and self.worst is None and not self._looking
-        if self._graphs is not None and recorded and self._scaled(samples * weight):
-            loss = self._graphs.step(batch, counts, rate, samples, weight)
+        counts = self.gradients.counts(batch)
         self.met = counts.met
-        if loss is None:
-            loss = self.moved(batch, counts, rate, samples, weight)
-        self.samples += counts.met
-        self._taken += 1
-        self._unread.append((counts.met, rate, loss))
-        return loss
-
-    def moved(
-        self, batch: Data, counts: Counts, rate: float | Tensor, samples: int, weight: float
-    ) -> Tensor:
-        """Move the weights as `step` does, without a record of it; a rate may be a tensor, ()."""
         if self.worst is not None:
             batch = self.worst.of(batch, self.weights)
         loss, gradients, values = self.gradients.of(batch, self.weights, counts, weight)
@@ -337,6 +314,9 @@ class BatchSteps:
             move.taken(x, length, part)
             for move, x, part in zip(moves, self.weights, scaled.unbind(), strict=True)
         ]
+        self.samples += counts.met
+        self._taken += 1
+        self._unread.append((counts.met, rate, loss))
         return loss
 
     def _summed(
@@ -354,29 +334,6 @@ class BatchSteps:
             self._looked = self._taken
         return loss, found
 
-    @property
-    def weight_tensors(self) -> list[Tensor]:
-        """W and b of all layers, one after the other."""
-        pairs = [(layer.matrix, layer.bias) for layer in self.weights]
-        return [x for pair in pairs for x in pair if x is not None]
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """The weights, and what the metrics know: all that a step without a look depends on."""
-        return [*self.weight_tensors, *(x for metric in self._metrics for x in metric.tensors)]
-
-    @tensors.setter
-    def tensors(self, tensors: Sequence[Tensor]) -> None:
-        """Take the weights, and what the metrics know where it is given."""
-        given = iter(tensors)
-        self.weights = [
-            Weights(next(given), None if layer.bias is None else next(given))
-            for layer in self.weights
-        ]
-        for metric in self._metrics:
-            if known := list(islice(given, len(metric.tensors))):
-                metric.tensors = known
-
     def _pulls(self, samples: float) -> list[float]:
         """Return what the gradients of squared norms are, over the weights; 0 for the others."""
         return [
@@ -387,11 +344,6 @@ class BatchSteps:
     @property
     def _penalties(self) -> list[Penalty]:
         return [self.structure.penalties[p] for p in self.structure.parameters]
-
-    def _scaled(self, counts: float) -> bool:
-        """Return whether the last step has left what all metrics scale by."""
-        pairs = zip(self._metrics, self._pulls(counts), strict=True)
-        return all(metric.scaled_for(pull) for metric, pull in pairs)
 
     @property
     def _looking(self) -> bool:
@@ -467,89 +419,6 @@ class BatchSteps:
             weights = weights.flatten()
             weights = weights.repeat_interleave(len(inputs) // max(1, len(weights)))[every]
         return inputs[every].detach(), weights
-
-
-class StepGraphs:
-    """CUDA graphs of the steps that look at no statistics, one for each kind of batch.
-
-    These steps alone read nothing from the device, and are many.
-
-    A replay gives the bits of the plain step, and new weights: those before stay as they were.
-    Plain are the first steps of a kind, those on sequences of several lengths, and those of a
-    network that reads from the device in a step (BatchNorm without a momentum; output states that
-    an iteration finds), of which a `FitWarning` tells once, with the reason.
-    """
-
-    def __init__(self, steps: BatchSteps, graphs: Graphs) -> None:
-        """Take the steps, and what records graphs."""
-        self._steps, self._graphs = steps, graphs
-        self._seen: Counter[Hashable] = Counter()
-        self._captured: dict[Hashable, Captured | None] = {}
-        self._told = False  # why there can be none
-
-    def step(
-        self, batch: Data, counts: Counts, rate: float, samples: int, weight: float
-    ) -> Tensor | None:
-        """Take a step and return its loss, or None where it has to be a plain one."""
-        kind = _kind(batch, samples, weight)
-        if kind is None or (kind not in self._seen and len(self._seen) == _GRAPHS):
-            return None
-        self._seen[kind] += 1
-        if self._seen[kind] <= _BEFORE_GRAPH:
-            return None
-        limit = batch.like.new_full((), rate, dtype=torch.float64)
-        given = [limit, *_tensors(batch).values(), *self._steps.tensors]
-        if kind not in self._captured:
-            self._captured[kind] = self._recorded(batch, counts, samples, weight, given)
-        captured = self._captured[kind]
-        if captured is None:
-            return None
-        loss, *weights = captured(*given)
-        self._steps.tensors = weights
-        return loss
-
-    def _recorded(
-        self, batch: Data, counts: Counts, samples: int, weight: float, given: list[Tensor]
-    ) -> Captured | None:
-        """Return the recording of a step, None where there can be none; nothing else changes."""
-        steps, names = self._steps, list(_tensors(batch))
-
-        def function(limit: Tensor, *tensors: Tensor) -> list[Tensor]:
-            rows = dict(zip(names, tensors, strict=False))
-            steps.tensors = tensors[len(names) :]
-            loss = steps.moved(
-                replace(batch, values={**batch.values, **rows}), counts, limit, samples, weight
-            )
-            return [loss, *steps.tensors[: len(steps.weight_tensors)]]
-
-        before, statistics = steps.tensors, [known.memory() for known in steps.statistics]
-        try:
-            return Captured(function, given, self._graphs)
-        except RuntimeError as error:  # what is no matter of recording, the plain step tells, too
-            if not self._told:
-                processes.warn(
-                    f"steps are not recorded as a CUDA graph, and go on one by one: {error}."
-                )
-            self._told = True
-            return None
-        finally:
-            steps.tensors = before
-            for known, numbers in zip(steps.statistics, statistics, strict=True):
-                known.recall(numbers)
-
-
-def _tensors(batch: Data) -> dict[Any, Tensor]:
-    return {x: v for x, v in batch.values.items() if isinstance(v, Tensor)}
-
-
-def _kind(batch: Data, samples: int, weight: float) -> Hashable | None:
-    """Return all of a batch that a recording is made for, or None where that is too much."""
-    timelines = [v for v in batch.values.values() if isinstance(v, Timeline)]
-    if not all(timeline.full for timeline in timelines):
-        return None
-    steps = tuple(timeline.steps for timeline in timelines)
-    shapes = tuple((v.shape, v.stride(), v.dtype) for v in _tensors(batch).values())
-    return batch.among, samples, weight, steps, shapes
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
