@@ -144,20 +144,6 @@ def evaluate(
 
 
 @app.command()
-def export(
-    model: Annotated[Path, _MODEL],
-    output: Annotated[
-        Path,
-        typer.Argument(help="FILE.safetensors (weights as torch has them), FILE.pt2, FILE.onnx."),
-    ],
-) -> None:
-    """Write a saved model as torch or others load it."""
-    from liftednet.command.files import run_export
-
-    run_export(model, output)
-
-
-@app.command()
 def show(model: Annotated[Path, _MODEL]) -> None:
     """Say what a saved model is and how it was trained."""
     from liftednet.command.files import run_show

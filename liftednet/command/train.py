@@ -228,29 +228,25 @@ def score(y: Any, predicted: Any, labelled: bool) -> str:
     return f"mean squared error {mean_squared_error(y, predicted):.4g}{known}"
 
 
-def _answers(
-    path: Path, frame: pd.DataFrame, data: Path, probabilities: bool = False
-) -> tuple[Any, list[str], Any]:
-    """Return predictions, the names of the targets, and the labels, None for numbers.
+def _loaded(path: Path) -> tuple[Any, list[str]]:
+    """Return a saved estimator, and the names of its targets.
 
-    Models that are no estimators take all columns but the targets, or those that their file names.
+    Raises:
+        DataError: the file holds a model that is no estimator.
     """
-    made, notes = load(path), storage.read(path).notes
-    target, labels = list(notes.get("target", ["y"])), notes.get("labels")
-    names = notes.get("columns") or [name for name in frame if name not in target]
-    X: Any = columns_of(frame, names, data)
+    made = load(path)
     if not isinstance(made, Estimator):
-        like = made.weights[0].matrix.detach().numpy()
-        try:
-            X = X.to_numpy(like.dtype)
-        except ValueError as error:
-            raise DataError(f"columns of {data} must hold numbers: {error}.") from error
-    if probabilities and not hasattr(made, "predict_proba"):
-        raise DataError(f"{path} holds a regression, which gives no probabilities.")
-    found = np.asarray(made.predict_proba(X) if probabilities else made.predict(X))
-    if labels is not None and not probabilities and not isinstance(made, Estimator):
-        found = np.array(labels)[found]
-    return found, target, labels
+        raise DataError(
+            f"{path} holds a {type(made).__name__}, which knows no columns: predict with "
+            "liftednet.load in Python."
+        )
+    return made, list(storage.read(path).notes.get("target", ["y"]))
+
+
+def _inputs(made: Any, frame: pd.DataFrame, target: Sequence[str], data: Path) -> pd.DataFrame:
+    """Return the columns that an estimator has seen by name, or all but the targets."""
+    others = [name for name in frame if name not in target]
+    return columns_of(frame, list(getattr(made, "feature_names_in_", others)), data)
 
 
 def run_predict(path: Path, data: Path, probabilities: bool) -> None:
@@ -259,13 +255,16 @@ def run_predict(path: Path, data: Path, probabilities: bool) -> None:
     Raises:
         LiftedError: the model or the data cannot be used.
     """
-    found, target, labels = _answers(path, read_table(data), data, probabilities)
-    lines = found.reshape(len(found), -1)
-    width = lines.shape[1]
-    names = list(labels or range(width))[-width:] if probabilities else target
-    if len(names) != width:
-        names = [f"{target[0]} {number}" for number in range(1, width + 1)]
-    pd.DataFrame(lines, columns=names).to_csv(sys.stdout, index=False)
+    made, names = _loaded(path)
+    if probabilities and not hasattr(made, "predict_proba"):
+        raise DataError(f"{path} holds a regression, which gives no probabilities.")
+    X = _inputs(made, read_table(data), names, data)
+    found = np.asarray(made.predict_proba(X) if probabilities else made.predict(X))
+    lines = found.reshape(len(X), -1)
+    heads = made.classes_.tolist() if probabilities else names
+    if len(heads) != lines.shape[1]:  # of an estimator that Python has saved
+        heads = [f"{names[0]} {number}" for number in range(1, lines.shape[1] + 1)]
+    pd.DataFrame(lines, columns=heads).to_csv(sys.stdout, index=False)
 
 
 def run_evaluate(path: Path, data: Path, target: list[str] | None) -> None:
@@ -274,11 +273,10 @@ def run_evaluate(path: Path, data: Path, target: list[str] | None) -> None:
     Raises:
         LiftedError: the model or the data cannot be used.
     """
-    frame = read_table(data)
-    predicted, known, labels = _answers(path, frame, data)
-    y = columns_of(frame, target or known, data).to_numpy()
-    if labels is not None and (new := set(y.ravel().tolist()) - set(labels)):
+    frame, (made, known) = read_table(data), _loaded(path)
+    labelled, y = hasattr(made, "classes_"), columns_of(frame, target or known, data).to_numpy()
+    if labelled and (new := set(y.ravel().tolist()) - set(made.classes_.tolist())):
         raise DataError(f"the model does not know the label {new.pop()!r}.")
-    labelled = labels is not None or predicted.dtype.kind in "iu"
+    predicted = np.asarray(made.predict(_inputs(made, frame, known, data)))
     found = score(y.reshape(predicted.shape), predicted, labelled)
     typer.echo(f"{found} on {len(y)} rows of {data}")

@@ -89,6 +89,9 @@ def test_a_saved_estimator_predicts_and_is_evaluated(here) -> None:
     right = np.mean(made.predict(frame.drop(columns="species")) == frame.species)
     told = done("evaluate", "model.safetensors", "iris.csv")
     assert told == f"accuracy {right:.3f} on 150 rows of iris.csv\n"
+    wrong = refused("evaluate", "model.safetensors", "iris.csv", "--target", "place")
+    assert "does not know the label" in wrong
+    assert "cannot be read" in refused("predict", "model.safetensors", "nothing.csv")
 
 
 def test_numbers_are_a_regression_of_one_column_or_of_several(here) -> None:

@@ -1,4 +1,4 @@
-"""predict, evaluate, export, certify and show, on models that Python has saved."""
+"""predict, evaluate, certify and show, on what Python has saved."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from safetensors.torch import load_file
 from sklearn.datasets import load_iris
+from torch.export import Dim
 
-from liftednet import certify, load, save, storage, to_torch
+from liftednet import LiftedRegressor, certify, load, save, storage, to_torch
 from liftednet.activations import Tanh
 from liftednet.constraints import Bounds, Linear
 from liftednet.losses import SquaredError
@@ -34,7 +34,6 @@ def folder(tmp_path_factory) -> Path:
     model.fit(torch.from_numpy(X), torch.from_numpy(LABELS))
     notes = {"columns": list("abcd"), "target": ["species"], "labels": names.tolist()}
     save(model, found / "iris.st", {**notes, "trained": "iris.csv, 150 samples"})
-    save(model, found / "bare.st")
     return found
 
 
@@ -45,19 +44,21 @@ def here(folder, monkeypatch) -> Path:
     return Path(folder)
 
 
-def test_a_model_with_notes_predicts_its_labels(here) -> None:
-    names = load_iris().target_names[load("iris.st").predict(X)]
-    assert done("predict", "iris.st", "iris.csv").splitlines() == ["species", *names]
-    right = np.mean(load("iris.st").predict(X).numpy() == LABELS)
-    assert done("evaluate", "iris.st", "iris.csv").startswith(f"accuracy {right:.3f} on 150")
-    head = done("predict", "iris.st", "iris.csv", "--probabilities").splitlines()[0]
-    assert head == "setosa,versicolor,virginica"
+def test_a_model_that_is_no_estimator_is_left_to_python(here) -> None:
+    for command in ("predict", "evaluate"):
+        assert "holds a LiftedMLP, which knows no columns" in refused(
+            command, "iris.st", "iris.csv"
+        )
 
 
-def test_a_model_without_notes_takes_all_columns(here) -> None:
-    pd.DataFrame(X).to_csv("plain.csv", index=False)
-    lines = done("predict", "bare.st", "plain.csv").splitlines()
-    assert lines == ["y", *map(str, load("bare.st").predict(X).tolist())]
+def test_an_estimator_that_python_has_saved_names_its_answers(here) -> None:
+    made = LiftedRegressor(3, max_iter=2).fit(X[:, :2], X[:, 2:])
+    save(made, "two.st")
+    pd.DataFrame(X[:, :2]).to_csv("plain.csv", index=False)
+    head, *lines = done("predict", "two.st", "plain.csv").splitlines()
+    assert head == "y 1,y 2"
+    found = [[*map(float, line.split(","))] for line in lines]
+    np.testing.assert_allclose(found, made.predict(X[:, :2]), rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -65,33 +66,11 @@ def test_a_model_without_notes_takes_all_columns(here) -> None:
     [
         (["predict", "nothing.st", "iris.csv"], "there is no model at nothing.st"),
         (["predict", "iris.csv", "iris.csv"], "no whole safetensors file"),
-        (["predict", "bare.st", "iris.csv"], "must hold numbers"),
-        (["predict", "iris.st", "nothing.csv"], "cannot be read"),
-        (["evaluate", "iris.st", "iris.csv", "--target", "a"], "does not know the label"),
-        (["export", "iris.st", "iris.exe"], "must be one of .safetensors, .pt2, .onnx"),
-        (["export", "iris.st", "nowhere/iris.pt2"], "cannot be written"),
         (["show", "iris.csv"], "no whole safetensors file"),
-        (["export", "iris.safetensors", "./iris.safetensors"], "would be lost"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(here, arguments, message) -> None:
     assert message in refused(*arguments)
-
-
-def test_weights_are_exported_as_torch_has_them(here) -> None:
-    done("export", "iris.st", "weights.safetensors")
-    expected = to_torch(load("iris.st")).state_dict()
-    found = load_file(here / "weights.safetensors")
-    assert found.keys() == expected.keys()
-    assert all(found[name].equal(expected[name]) for name in expected)
-
-
-def test_a_program_is_exported_for_any_number_of_samples(here) -> None:
-    done("export", "iris.st", "iris.pt2")
-    program = torch.export.load(here / "iris.pt2").module()
-    x = torch.from_numpy(X)
-    torch.testing.assert_close(program(x), load("iris.st").forward(x))
-    assert not list(here.glob(".iris*"))
 
 
 def test_what_is_within_limits_is_certified_and_written_to_onnx(here) -> None:
@@ -104,7 +83,10 @@ def test_what_is_within_limits_is_certified_and_written_to_onnx(here) -> None:
     model = LiftedMLP((4, 6, 3), loss=SquaredError(), within=limits, max_iter=5).fit(x, parts)
     save(model, "shares.st")
     assert done("certify", "shares.st") == f"{certify(load('shares.st'))}\n"
-    done("export", "shares.st", "shares.onnx")
+    program = torch.export.export(
+        to_torch(model).eval(), (torch.from_numpy(x),), dynamic_shapes=({0: Dim("samples")},)
+    )
+    torch.onnx.export(program, dynamo=True, verbose=False).save(here / "shares.onnx")
     session = runtime.InferenceSession(here / "shares.onnx")
     (found,) = session.run(None, {session.get_inputs()[0].name: x})
     expected = model.predict(torch.from_numpy(x)).numpy()
@@ -115,21 +97,10 @@ def test_what_is_within_limits_is_certified_and_written_to_onnx(here) -> None:
     np.testing.assert_allclose(found[1], expected[1], rtol=0, atol=1e-12)
 
 
-def test_onnx_is_refused_where_torch_cannot(here, monkeypatch) -> None:
-    monkeypatch.setattr("liftednet.command.files.find_spec", lambda name: None)
-    assert "pip install 'liftednet[onnx]'" in refused("export", "iris.st", "no.onnx")
-    assert not (here / "no.onnx").exists()
-
-
-def test_a_recurrent_network_is_exported_by_its_weights(here) -> None:
+def test_a_recurrent_network_is_shown(here) -> None:
     x = torch.randn(6, 5, 2, generator=torch.Generator().manual_seed(0)).double()
     save(LiftedRNN(2, 3, 2, method=GaussNewton(1)).fit(x, torch.arange(6) % 2), "rnn.st")
-    done("export", "rnn.st", "rnn.safetensors")
     assert "input 1: Input(shape=(2,), sequence=True" in done("show", "rnn.st")
-    module = to_torch(load("rnn.st"))
-    assert load_file(here / "rnn.safetensors").keys() == module.state_dict().keys()
-    assert "write FILE.safetensors" in refused("export", "rnn.st", "rnn.pt2")
-    assert not (here / "rnn.pt2").exists()
 
 
 def test_a_file_that_describes_no_network_is_refused(here) -> None:
