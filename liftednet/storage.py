@@ -36,7 +36,11 @@ _OLDER = 1  # of liftednet 0.1: chains and plain recurrent networks, described b
 _METADATA = {"format", "version", "model"}
 _KEYS = {"kind", "architecture"}
 _UNFINISHED = ".unfinished"
-_GONE = {"FullBatch": ("store",), "MaxPooling": ("weight",)}  # parameters of earlier versions
+_GONE = {
+    "FullBatch": ("store",),
+    "MaxPooling": ("weight",),
+    "NewtonOverTime": ("step_solver",),
+}  # parameters of earlier versions
 _GONE_PENALTIES = ("DoublyStochastic", "FewRows", "LinearEqualities", "SimplexRows")
 OF_BAD_VALUES = (
     ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,

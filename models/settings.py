@@ -88,8 +88,7 @@ class Settings:
             (the identity, where none has learned anything), else 0.9 times the identity.
         solver: "auto", a solver's name, or a solver, for every block.
         state_solver: the same for the states of recurrent layers: "auto" (two Newton steps over all
-            time a sweep), "newton-over-time" (exact), "red-black" (the odd steps, then the
-            even), or such a solver with options of its own.
+            time a sweep), "newton-over-time" (exact), or such a solver with options of its own.
         seed: of the initial weights and of the order of batches.
         dtype: torch.float32 or torch.float64; None takes that of X, but float64 for recurrent
             networks, where long sequences amplify the rounding of float32.

@@ -52,7 +52,7 @@ _OF_THE_FILE = (  # beside what a class takes
 )  # fmt: skip
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
 _SOLVERS = ("Accelerated", "ClosedForm", "Dual", "FrankWolfe", "GeneralizedLinear",
-    "NewtonOverTime", "NewtonStates", "Proximal", "ProximalWeights", "RedBlack", "Ridge",
+    "NewtonOverTime", "NewtonStates", "Proximal", "ProximalWeights", "Ridge",
     "SimplexDual", "TemporalSimplexDescent",
 )  # fmt: skip
 
@@ -161,7 +161,7 @@ _KINDS: dict[str, type[Lifted]] = {kind.__name__: kind for kind in (LiftedMLP, L
 def parts() -> Catalogue:
     """Return the classes that files name; solvers are loaded for them."""
     methods = {method.__name__: method for method in METHODS.values()}
-    earlier = {"Cyclic": solvers.RedBlack}  # of files of earlier versions
+    earlier = dict.fromkeys(("Cyclic", "RedBlack"), solvers.NewtonOverTime)  # of earlier versions
     return {
         **CATALOGUE, **methods, **{name: getattr(solvers, name) for name in _SOLVERS}, **earlier,
         "Ball": Ball, "Box": Box,
@@ -290,8 +290,8 @@ def _arguments(
             "predictions differ from those before.",
             stacklevel=2,
         )
-    if found.get("state_solver") == "cyclic":  # of earlier versions
-        found["state_solver"] = "red-black"
+    if found.get("state_solver") in ("cyclic", "red-black"):  # of earlier versions
+        found["state_solver"] = "newton-over-time"
     if (name := found.get("dtype")) is not None:
         if name not in _TYPES:
             known = ", ".join(_TYPES)

@@ -63,7 +63,6 @@ _TABLE = (
     _Entry(OutputFit, "compiled-simplex", "compiled.solvers", "CompiledSimplex"),
     _Entry(OutputFit, "simplex-dual", "output", "SimplexDual"),
     _Entry(StatesOverTime, "newton-over-time", "over_time", "NewtonOverTime"),
-    _Entry(StatesOverTime, "red-black", "over_time", "RedBlack"),
     _Entry(BlockFit, "accelerated", "accelerated", "Accelerated"),
     _Entry(ConstrainedFit, "interior-point", "interior_point", "InteriorPoint"),
 )

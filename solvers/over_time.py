@@ -1,10 +1,8 @@
-"""States of a recurrent layer: Newton steps exact over time, or sweeps over the steps."""
+"""States of a recurrent layer by Newton steps that are exact over time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +10,6 @@ from torch import Tensor
 from liftednet.problems.states_over_time import Linearized, StatesOverTime, best_start
 
 from .base import Solver
-from .choice import choose
 
 _CHUNK_BYTES = 2**28  # of factors at a time
 _CHUNK_BYTES_ON_GPU = 2**32
@@ -109,75 +106,3 @@ def _improved(at: Linearized) -> Tensor:
             break
         step = step / 2
     return best
-
-
-Rows = tuple[Tensor, Tensor]  # the steps and the samples of some states, (rows,) int64 each
-
-
-@dataclass(frozen=True)
-class RedBlack(Solver[StatesOverTime, Tensor, None]):
-    """Solves all odd steps at once, then all even steps at once, each with its neighbors fixed.
-
-    The steps of one group are a `StateFit`.
-
-    Attributes:
-        tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
-        max_iterations: passes over all steps.
-        step_solver: "auto", a solver's name or a solver, for the steps.
-
-    Example:
-        >>> import torch
-        >>> from liftednet.problems import StatesOverTime
-        >>> from liftednet.activations import ReLU
-        >>> from liftednet.divergences import joint
-        >>> from liftednet.solvers import RedBlack, solve
-        >>> drive, recurrent = torch.ones(2, 1, 1), torch.full((1, 1), 0.5)
-        >>> fit = StatesOverTime(joint(ReLU()), drive, recurrent, (), torch.tensor([2]))
-        >>> solve(fit, RedBlack()).value.flatten()
-        tensor([1.0000, 1.5000])
-    """
-
-    tolerance: float | None = None
-    max_iterations: int = 1_000
-    step_solver: str | Solver[Any, Any, Any] = "auto"
-    kind = StatesOverTime
-    name: str = field(default="red-black", init=False)
-
-    def colors(self, steps: int) -> Iterator[Tensor]:
-        """Yield the numbers of the steps that are solved together, (group,) int64."""
-        yield torch.arange(1, steps, 2)
-        yield torch.arange(0, steps, 2)
-
-    def _groups(self, problem: StatesOverTime) -> Iterator[Rows]:
-        """Yield what is solved in turn, of one kind each, no two neighbors in one group."""
-        kinds = problem.kinds()
-        present = [kind for kind in kinds.unique().tolist() if kind > 0]
-        for color in self.colors(problem.steps):
-            own = color.to(kinds.device)
-            for kind in present:
-                place, sample = (kinds[own] == kind).nonzero(as_tuple=True)
-                if len(place):
-                    yield own[place], sample
-
-    def minimize(
-        self, problem: StatesOverTime, start: Tensor | None, cache: None, tolerance: float
-    ) -> tuple[Tensor, int]:
-        """Return the states after as many sweeps as the tolerance or the limit asks for."""
-        groups = list(self._groups(problem))
-        states = best_start(problem) if start is None else start.clone()
-        caches: list[Any] = [None] * len(groups)
-        sweeps = 0
-        for sweeps in range(1, self.max_iterations + 1):
-            for number, group in enumerate(groups):
-                caches[number] = self._step(problem, states, group, caches[number])
-            if sweeps < self.max_iterations and problem.measure(states).residual <= tolerance:
-                break
-        return states, sweeps
-
-    def _step(self, problem: StatesOverTime, states: Tensor, group: Rows, cache: Any) -> Any:
-        """Solve one group in place, and return what its solver prepared."""
-        fit = problem.state_fit(states, group)
-        solver = choose(fit, self.step_solver)
-        cache = solver.prepare(fit, cache)
-        states[group] = solver.solve(fit, states[group], cache).value
-        return cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,10 @@ from benchmarks.papers.networks import PlainRNN
 from liftednet import to_torch
 from liftednet.data import echo, running_sum
 from liftednet.models import LiftedRNN
-from liftednet.solvers.over_time import NewtonOverTime, RedBlack
+from liftednet.problems import Link, StateFit, StatesOverTime
+from liftednet.problems.states_over_time import best_start
+from liftednet.solvers import Solver, choose
+from liftednet.solvers.over_time import NewtonOverTime
 
 TRAIN, TEST, CLASSES = 200, 1000, 10  # as printed
 VALIDATION = 500
@@ -236,12 +239,61 @@ def lifted_stages(row: Row, run: RecurrentRun) -> list[tuple[int, int]]:
     return [(first, run.passes), *((steps, LATER_STEPS) for steps in longer)]
 
 
-class Cyclic(RedBlack):
+@dataclass(frozen=True)
+class Cyclic(Solver[StatesOverTime, Tensor, None]):
     """Solves one step after another, from first to last, as section 5.2 has it."""
 
-    def colors(self, steps: int) -> Iterator[Tensor]:
-        """Yield each step alone."""
-        yield from torch.arange(steps).split(1)
+    tolerance: float | None = None
+    max_iterations: int = 1_000
+    kind = StatesOverTime
+    name: str = field(default="cyclic", init=False)
+
+    def minimize(
+        self, problem: StatesOverTime, start: Tensor | None, cache: None, tolerance: float
+    ) -> tuple[Tensor, int]:
+        """Return the states after as many sweeps as the tolerance or the limit asks for."""
+        states = best_start(problem) if start is None else start.clone()
+        groups = list(_alike(problem))
+        caches: list[Any] = [None] * len(groups)
+        sweeps = 0
+        for sweeps in range(1, self.max_iterations + 1):
+            for number, (step, samples) in enumerate(groups):
+                fit = step_fit(problem, states, step, samples)
+                solver = choose(fit)
+                caches[number] = solver.prepare(fit, caches[number])
+                states[step, samples] = solver.solve(
+                    fit, states[step, samples], caches[number]
+                ).value
+            if sweeps < self.max_iterations and problem.measure(states).residual <= tolerance:
+                break
+        return states, sweeps
+
+
+def _alike(problem: StatesOverTime) -> Iterator[tuple[int, Tensor]]:
+    """Yield every step with samples that have the same links there."""
+    kinds = problem.valid.long() + (problem.valid & ~problem.last)
+    for number, link in enumerate(problem.links, start=2):
+        kinds = kinds + (link.counted.long() << number)
+    for step, kind in enumerate(kinds):
+        for one in kind[problem.valid[step]].unique():
+            yield step, ((kind == one) & problem.valid[step]).nonzero()[:, 0]
+
+
+def step_fit(problem: StatesOverTime, states: Tensor, step: int, samples: Tensor) -> StateFit:
+    """Return the subproblem of a step of samples that have the same links, the others fixed."""
+    links = []
+    for link in problem.links:
+        if bool(link.counted[step, samples[0]]):
+            offset = link.offset if link.offset.ndim == 1 else link.offset[step, samples]
+            target = link.target[step, samples]
+            links.append(Link(link.divergence, link.weight, offset, target, link.lam))
+    if not bool(problem.last[step, samples[0]]):
+        drive, target = (x[step + 1, samples] for x in (problem.drive, states))
+        links.append(Link(problem.divergence, problem.recurrent, drive, target, problem.lam))
+    u = problem.drive[step, samples]
+    if step:
+        u = u + states[step - 1, samples] @ problem.recurrent
+    return StateFit(problem.divergence, u, tuple(links), problem.lam)
 
 
 def prefixes(length: int) -> list[int]:

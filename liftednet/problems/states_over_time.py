@@ -26,7 +26,6 @@ from liftednet.problems.fit import (
     rounding,
 )
 from liftednet.problems.priors import BoxedStates
-from liftednet.problems.state_fit import StateFit
 from liftednet.samples import outlined, squared_norm_of
 from liftednet.validation import require_finite, require_matrix, require_positive, require_shape
 
@@ -87,11 +86,6 @@ class TimeLink:
         """Return lam S W' at the linked steps, else 0, (steps, samples, units)."""
         rows = self.lam * slope @ self.weight.T
         return rows.where(self.counted.unsqueeze(-1), 0.0)
-
-    def rows(self, where: tuple[Tensor, Tensor]) -> Link:
-        """Return the link of some steps of some samples, (rows,) int64 each."""
-        offset = self.offset if self.offset.ndim == 1 else self.offset[where]
-        return Link(self.divergence, self.weight, offset, self.target[where], self.lam)
 
     def link(self) -> Link:
         """Return the link at the steps that it sees, in a row."""
@@ -288,32 +282,6 @@ class StatesOverTime(Fit[Tensor]):
         return replace(
             self, drive=self.drive[:, samples], links=links, lengths=self.lengths[samples]
         )
-
-    def kinds(self) -> Tensor:
-        """Return (steps, samples) int64: which links each step has; 0 beyond the lengths.
-
-        Steps of one kind can stand in one `StateFit`.
-        """
-        kind = self.valid.long() + (self.valid & ~self.last)
-        for number, link in enumerate(self.links, start=2):
-            kind = kind + (link.counted.long() << number)
-        return kind
-
-    def state_fit(self, states: Tensor, where: tuple[Tensor, Tensor]) -> StateFit:
-        """Return the subproblem of some steps, no two of them neighbors, the others fixed.
-
-        Args:
-            states: Z, (steps, samples, units).
-            where: their steps and samples, (rows,) int64 each, at least one, all of one kind.
-        """
-        links = [link.rows(where) for link in self.links if bool(link.counted[where][0])]
-        if not bool(self.last[where][0]):
-            after = (where[0] + 1, where[1])
-            target = states[after]
-            links.append(Link(self.divergence, self.recurrent, self.drive[after], target, self.lam))
-        before = states[where[0] - 1, where[1]].where(where[0].unsqueeze(1) > 0, 0.0)
-        u = self.drive[where] + before @ self.recurrent
-        return StateFit(self.divergence, u, tuple(links), self.lam)
 
     @cached_property
     def block(self) -> BoxedStates:

@@ -17,7 +17,7 @@ from liftednet.models.data import prepared
 from liftednet.models.methods.minibatch import BatchSteps
 from liftednet.problems import StatesOverTime
 from liftednet.solvers import solve
-from liftednet.solvers.over_time import RedBlack
+from liftednet.solvers.over_time import NewtonOverTime
 from tests.models.networks import gradients
 
 PAPER: dict[str, Any] = {"divergence": "joint", "rho": 0.1}
@@ -26,7 +26,7 @@ KINDS: list[dict[str, Any]] = [
     {"activation": activations.Tanh(), "divergence": "tight"},
     {"activation": activations.Sigmoid()},
     {"hidden_size": (4, 3), "bidirectional": True, "learn_initial_state": True},
-    {"state_solver": RedBlack(1e-4, 10), "learn_initial_state": True},
+    {"state_solver": NewtonOverTime(1e-4, 10), "learn_initial_state": True},
     {"hidden_size": (3, 4)},
 ]
 

@@ -40,7 +40,7 @@ from liftednet.errors import DataError, FitWarning, NotFittedError
 from liftednet.layers import concatenate, dense
 from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.storage import _pack
-from liftednet.solvers import Proximal, RedBlack
+from liftednet.solvers import NewtonOverTime, Proximal
 from liftednet.storage import describe, rebuild
 from tests.models.graphs import NETWORKS, fitted, residual
 
@@ -439,11 +439,11 @@ def test_learned_slopes_of_earlier_versions_are_kept(tmp_path) -> None:
         save(loaded, path)
 
 
-def test_sweeps_of_earlier_versions_are_red_black(tmp_path) -> None:
+def test_sweeps_of_earlier_versions_are_newton_steps(tmp_path) -> None:
     model, parts = LiftedMLP((5, 6, 3)), {"tolerance": 1e-3, "max_iterations": 7}
     model = model.with_weights(model._first_weights())
-    for old, now in (("cyclic", "red-black"), ({"name": "Cyclic", "parameters": parts},
-                                                 RedBlack(**parts))):  # fmt: skip
+    sweeps = {"name": "RedBlack", "parameters": {**parts, "step_solver": "auto"}}
+    for old, now in (("red-black", "newton-over-time"), (sweeps, NewtonOverTime(**parts))):
         path = changed(save(model, tmp_path / "model"), **described(state_solver=old))
         assert load(path).state_solver == now
 

@@ -84,7 +84,7 @@ def test_what_is_within_limits_is_certified_and_written_to_onnx(here) -> None:
     save(model, "shares.st")
     assert done("certify", "shares.st") == f"{certify(load('shares.st'))}\n"
     program = torch.export.export(
-        to_torch(model).eval(), (torch.from_numpy(x),), dynamic_shapes=({0: Dim("samples")},)
+        to_torch(model).eval(), (torch.from_numpy(x),), dynamic_shapes=(({0: Dim("samples")},),)
     )
     torch.onnx.export(program, dynamo=True, verbose=False).save(here / "shares.onnx")
     session = runtime.InferenceSession(here / "shares.onnx")
