@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from liftednet.penalties import Penalty
-from liftednet.products import product
 from liftednet.samples import Weights
 
 _NOISE = 1e-9  # share of a covariance, below which a direction's variance may be rounding
@@ -240,7 +239,7 @@ class LayerMetric:
         """
         scales, fall = self._scales_for(pull, weight), _square(weight)
         if len(self._values):
-            seen = product(self._vectors.T, weight)
+            seen = self._vectors.T @ weight
             shrunk = scales.shares * seen
             fall = fall - seen.flatten().dot(shrunk.flatten())
             weight.addmm_(self._vectors, shrunk, alpha=-1)

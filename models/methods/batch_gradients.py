@@ -32,7 +32,6 @@ from liftednet.losses import OutputLoss
 from liftednet.maps import pulled_back
 from liftednet.network import State, Term
 from liftednet.problems import OutputFit
-from liftednet.products import added, linear, product
 from liftednet.samples import Weights
 from liftednet.solvers import choose
 from liftednet.solvers.layer_metric import LayerMetric
@@ -148,7 +147,7 @@ class LayerGradient:
             return metric.centered_gradient(matrix, bias).add_(layer.matrix, alpha=pull), bias
         slope = self.parts[0].flatten(0, -2)
         rows, known = metric.centered(self.rows).T, layer.matrix
-        matrix = added(known, rows, slope, pull, memory)
+        matrix = torch.addmm(known, rows, slope, beta=pull, out=memory)
         return matrix, None if layer.bias is None else slope.sum(0)
 
 
@@ -200,18 +199,18 @@ class BatchGradients:
         values, passed = dict(batch.values), list[tuple[Tensor, Rule | None]]()
         inputs: list[Tensor] = [values[self.structure.network.inputs[0]]]
         for state, layer in zip(self.structure.states, weights, strict=False):
-            u = linear(inputs[-1], layer.matrix, layer.bias)
+            u = layer.apply(inputs[-1])
             rule = self._targets(rules, state, u)
             values[state] = u if rule is None else rule.forward(u)
             inputs.append(values[state])
             passed.append((u, rule))
-        output = linear(inputs[-1], weights[-1].matrix, weights[-1].bias)
+        output = weights[-1].apply(inputs[-1])
         ((loss, _, slope),) = self._output_gradients(batch, counts, mean, [output])
         slopes: list[Tensor] = [slope]
         for above, states, (u, rule) in zip(
             weights[:0:-1], inputs[:0:-1], reversed(passed), strict=True
         ):
-            push = product(slopes[-1], above.matrix.T)
+            push = slopes[-1] @ above.matrix.T
             slopes.append(push if rule is None else rule.gradient(u, states, push))
         pairs = zip(reversed(slopes), inputs, strict=True)
         return loss, [LayerGradient([slope], rows) for slope, rows in pairs], values
