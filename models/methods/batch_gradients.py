@@ -139,7 +139,7 @@ class LayerGradient:
     rows: Tensor | None = None
 
     def centered(
-        self, metric: LayerMetric, layer: Weights, pull: float, memory: Tensor | None = None
+        self, metric: LayerMetric, layer: Weights, pull: float
     ) -> tuple[Tensor, Tensor | None]:
         """Return the gradients of W, on centered inputs and with its pull, and of b."""
         if self.rows is None:
@@ -147,7 +147,7 @@ class LayerGradient:
             return metric.centered_gradient(matrix, bias).add_(layer.matrix, alpha=pull), bias
         slope = self.parts[0].flatten(0, -2)
         rows, known = metric.centered(self.rows).T, layer.matrix
-        matrix = torch.addmm(known, rows, slope, beta=pull, out=memory)
+        matrix = torch.addmm(known, rows, slope, beta=pull)
         return matrix, None if layer.bias is None else slope.sum(0)
 
 

@@ -111,11 +111,8 @@ class Minibatch:
                 for batch, number in zip(batches, range(len(batches)), strict=False):
                     if number < place.done:  # of the training that goes on here
                         continue
-                    before = moves.weights
                     share = 1 - (place.epoch * len(batches) + number) / (epochs * len(batches))
                     moves.step(batch, share * moves.rate, batches.samples, batches.weight)
-                    if before is not last:
-                        moves.reuse(before)
                     if moves.due:
                         place.meet(moves.read())
                         memory.update(place=place.packed(), moves=moves.memory(), last=last)
@@ -173,7 +170,7 @@ class BatchSteps:
 
     Attributes:
         gradients: of the network.
-        weights: replaced by every step, and never changed in place but for those to `reuse`.
+        weights: replaced by every step, and never changed in place.
         rate: of the first step.
         samples: how many have been seen so far, those of all processes.
         met: samples of the last batch, likewise.
@@ -224,7 +221,6 @@ class BatchSteps:
         _refuse_statistics_of_parts(self.statistics)
         self._taken, self.samples, self._looked = 0, 0, -1
         self._unread: list[tuple[int, float, Tensor]] = []
-        self._spare: list[Tensor | None] = [None] * len(self.weights)
 
     @property
     def structure(self) -> Structure:
@@ -252,13 +248,6 @@ class BatchSteps:
             metric.recall(held)
         for known, numbers in zip(self.statistics, memory["statistics"], strict=True):
             known.recall(numbers)
-
-    def reuse(self, weights: Sequence[Weights]) -> None:
-        """Let the next step write its gradients where weights stood that nobody needs any more.
-
-        Asking for fresh memory in every step costs more than the write: its pages are mapped anew.
-        """
-        self._spare = [layer.matrix for layer in weights]
 
     def finite(self) -> bool:
         """Return whether no weight is NaN or infinite."""
@@ -290,11 +279,10 @@ class BatchSteps:
         self._begin(looks)
         mass, means = samples * weight, [metric.mean for metric in self._metrics]
         pulls = self._pulls(mass)
-        spare, self._spare = self._spare, [None] * len(self.weights)
         centered = [
-            gradient.centered(metric, layer, pull / processes.size(), memory)
-            for gradient, metric, layer, pull, memory in zip(
-                gradients, self._metrics, self.weights, pulls, spare, strict=True
+            gradient.centered(metric, layer, pull / processes.size())
+            for gradient, metric, layer, pull in zip(
+                gradients, self._metrics, self.weights, pulls, strict=True
             )
         ]
         loss, centered = self._summed(loss, centered, looks)
