@@ -136,13 +136,6 @@ def _padded(walk: Walk, call: Call) -> Tensor:
     return torch.constant_pad_nd(call.args[0].units, call.args[1], none)
 
 
-@rule("tril", "triu")
-def _triangle(walk: Walk, call: Call) -> Tensor:
-    x = call.args[0].units
-    kept = call.function(torch.ones(x.shape), *call.args[1:]) > 0
-    return torch.where(kept, x, walk.numbers(0.0))
-
-
 # Sums and multiples.
 
 
@@ -222,16 +215,6 @@ def _sum_with_product(walk: Walk, call: Call) -> Tensor | None:
     return _combined(walk, [(x, 1.0), (product, scale)])
 
 
-@rule("lerp")
-def _between(walk: Walk, call: Call) -> Tensor | None:
-    one, other, share = call.args[:3]
-    fixed = walk.fixed(share)
-    if fixed is None:
-        return None
-    share = torch.as_tensor(fixed, dtype=torch.float64)
-    return _combined(walk, [(one, 1 - share), (other, share)])
-
-
 # Matrices.
 
 
@@ -281,19 +264,6 @@ def _batches(walk: Walk, call: Call) -> Any:
 
     found = [_multiplied(walk, at(one, n), at(other, n)) for n in range(len(one))]
     return None if any(x is None for x in found) else torch.stack(found)
-
-
-@rule("mv", "dot")
-def _vectors(walk: Walk, call: Call) -> Any:
-    def with_axis(x: Any, axis: int) -> Any:
-        if isinstance(x, Followed):
-            return Followed(x.units.unsqueeze(axis), x.dtype, walk)
-        return x.unsqueeze(axis)
-
-    one, other = call.args[:2]
-    one = one if call.name == "mv" else with_axis(one, 0)
-    found = _multiplied(walk, one, with_axis(other, 1))
-    return None if found is None else found.reshape(-1 if call.name == "mv" else ())
 
 
 def _over(x: Tensor, dims: Any) -> tuple[Tensor, tuple[int, ...]]:

@@ -187,10 +187,9 @@ def at(shape):
 
 MATRIX = torch.linspace(-1, 1, 16, dtype=torch.float64).reshape(4, 4)
 KNOWN = {
-    "cumsum": lambda h: h.cumsum(1), "lerp": lambda h: h.lerp(h.relu(), 0.3),
+    "cumsum": lambda h: h.cumsum(1),
     "addcmul": lambda h: torch.addcmul(h, h.flip(1), MATRIX[0], value=0.5),
     "left": lambda h: (MATRIX @ h.unsqueeze(2)).squeeze(2),
-    "mv": lambda h: h.mv(MATRIX[0])[:, None],
     "addmm": lambda h: torch.addmm(h, h, MATRIX, beta=2, alpha=0.5), "rsub": lambda h: 1 - h / 3,
     "baddbmm": lambda h: torch.einsum("nik,ko->nio", h.view(-1, 2, 2), MATRIX[:2, :2]),
     "conv1d": lambda h: functional.conv1d(
@@ -208,7 +207,6 @@ KNOWN = {
     "reflect": lambda h: functional.pad(h[:, None], (1, 2), mode="reflect"),
     "replicate": lambda h: functional.pad(h[:, None], (1, 2), mode="replicate"),
     "constant": lambda h: functional.pad(h, (1, 2), value=-3.0),
-    "tril": lambda h: at((4, 4))(h).tril(),
     "shuffle": lambda h: functional.pixel_shuffle(at((4, 2, 2))(h), 2),
     "whole": lambda h: torch.cat([h, torch.arange(7).expand(len(h), 7)], 1),
     "mask": lambda h: h[:, torch.arange(4) != 2], "atan": torch.atan, "erf": torch.erf,
