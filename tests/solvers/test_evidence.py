@@ -56,8 +56,8 @@ def test_the_evidence_of_a_linear_network_is_a_gaussian_density() -> None:
     assert np.diff(found) == pytest.approx(np.diff(right))
 
 
-@pytest.mark.parametrize("heads", [1, 2])  # which have the same noise, and here the same answers
-def test_rho_of_a_linear_network_is_that_of_bayesian_ridge(heads: int) -> None:
+@pytest.mark.parametrize(("heads", "outputs"), [(1, 1), (1, 2), (2, 2)])  # of the same answers
+def test_rho_of_a_linear_network_is_that_of_bayesian_ridge(heads: int, outputs: int) -> None:
     x, y = linear(60, 5, 0.7)
     nothing = dict.fromkeys(("alpha_1", "alpha_2", "lambda_1", "lambda_2"), 0.0)
     right = BayesianRidge(fit_intercept=False, tol=1e-12, max_iter=5000, **nothing).fit(x, y)
@@ -65,14 +65,15 @@ def test_rho_of_a_linear_network_is_that_of_bayesian_ridge(heads: int) -> None:
     network = Network()
     inputs = network.input(5)
     for _ in range(heads):
-        network.loss(SquaredError(), dense(inputs, 1, bias=False))
+        network.loss(SquaredError(), dense(inputs, outputs, bias=False))
     model = Lifted(network, standardize=False, method=method)
-    model.fit(x, (y[:, None],) * heads if heads > 1 else y[:, None])
-    coefficients = torch.from_numpy(right.coef_)
+    answers = y[:, None].repeat(1, outputs)
+    model.fit(x, (answers,) * heads if heads > 1 else answers)
+    coefficients = torch.from_numpy(right.coef_)[:, None].expand(5, outputs)
     for penalty, layer in zip(model.structure.penalties.values(), model.weights, strict=True):
         assert isinstance(penalty, SquaredFrobenius)
         assert penalty.rho == pytest.approx(right.lambda_ / right.alpha_ / 2, rel=1e-2)
-        torch.testing.assert_close(layer.matrix[:, 0], coefficients, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(layer.matrix, coefficients, rtol=1e-3, atol=1e-4)
     assert model.trace is not None
     assert model.trace.ending is Ending.CONVERGED
     assert len(model.trace.steps) < 200

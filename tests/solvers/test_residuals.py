@@ -164,6 +164,7 @@ def test_smoothness_is_a_lipschitz_constant_and_hardly_more(generator: torch.Gen
         (blocks[0], lambda fit, v: sum(fit.terms(v)), 0.0),
         (blocks[1], lambda fit, v: sum(fit.terms(v)), 0.5),  # the sum of two norms
         (over_time, lambda fit, v: sum(fit.terms(v)), 0.1),  # of a step and of those beside it
+        (over_time.as_block, lambda fit, v: sum(fit.terms(v)), 0.1),
     ]
     for problem, slope, slack in cases:
         like = torch.zeros(problem.like().shape, dtype=torch.float64)
@@ -220,6 +221,15 @@ def test_what_lies_across_a_far_mean_is_judged_by_terms_about_it() -> None:
     terms = 3.0 * (x - mean).T @ y
     expected = float(across.abs().max() / terms.abs().max())
     assert problem.measure(Weights(weight, None)).residual == pytest.approx(expected, rel=0.05)
+
+
+def test_sums_in_float32_count_what_their_rounding_hides(generator: torch.Generator) -> None:
+    x, y = torch.randn(5_000, 6, generator=generator), torch.randn(5_000, 3, generator=generator)
+    x *= torch.tensor([100.0, 10.0, 1.0, 1.0, 0.1, 0.01])
+    problem = WeightFit(joint(activations.Identity()), Design(x), y, SquaredFrobenius(0.1), 0.7)
+    value = problem.design.centered.joined(solve(problem).value)
+    hidden = (problem.rough.gradient(value)[0] - problem.gradient(value)[0]).abs().max()
+    assert 0 < float(hidden) <= problem.rough._unseen(value) <= 1e3 * float(hidden)
 
 
 def test_inputs_that_say_nothing_leave_what_the_penalty_pulls() -> None:
