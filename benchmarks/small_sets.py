@@ -9,7 +9,9 @@ once all of its splits have run; two thirds of ours on those 13, and all of clas
 evidence went on for gains of .01 in log p(y) instead of .1, which moved none of four tables tried.
 Opponents have their usual scaling, kinds as columns of zeros and ones, and their own defaults, or
 the search that their documentation recommends. Densities of regressions are of those that have one,
-and ours is that of `posterior`, which is skewed where targets are.
+and ours is that of `posterior`, which is skewed where targets are. CatBoost has the loss that gives
+one (RMSEWithUncertainty), and squares. Fits of ours have become twice as fast since (the open half
+by scratch: R2 .328, likelihood .938, 90 % hold .907), which the rows here do not know.
 
 Run it with `OMP_NUM_THREADS=1 python -m benchmarks.small_sets`, hours with all opponents, which
 goes on where it was interrupted; --stored writes the tables alone, --methods A B runs only these.
@@ -197,6 +199,14 @@ def _catboost(x: Array, y: Array, new: Array) -> Answer:
     return Answer(mean, np.sqrt(variance))
 
 
+def _catboost_means(x: Array, y: Array, new: Array) -> Answer:
+    """Return the means of its default loss, which has no density."""
+    from catboost import CatBoostRegressor
+
+    model = CatBoostRegressor(verbose=0, random_seed=0, thread_count=1, allow_writing_files=False)
+    return Answer(mean=model.fit(x, y).predict(new))
+
+
 def _catboost_classes(x: Array, y: Array, new: Array) -> Answer:
     from catboost import CatBoostClassifier
 
@@ -275,6 +285,7 @@ REGRESSORS: dict[str, Fit] = {
     "ridge": _plain(lambda: RidgeCV(np.logspace(-3, 4, 15))),
     "boosting": _plain(lambda: HistGradientBoostingRegressor(random_state=0)),
     "CatBoost": _catboost,
+    "CatBoost, squares": _catboost_means,
     "NGBoost": _ngboost,
     "extra trees": _plain(lambda: ExtraTreesRegressor(random_state=0)),
     "SVM": _scaled(lambda: GridSearchCV(SVR(), {"C": np.logspace(-2, 4, 7)})),
@@ -383,6 +394,19 @@ def table(
         yield f"| {method} | {' | '.join(texts)} |"
 
 
+def thirds(methods: list[str], tables: list[PackagedTable], done: dict[Run, Outcome]) -> list[str]:
+    """Return the lines of a table: what 90 % intervals hold on small, middling and large sets."""
+    lines = ["| method | a third of the sets: fewest rows | middling | most |", "|" + " --- |" * 4]
+    for method in methods:
+        runs = [[done.get(Run(t.name, method, s), {}) for s in range(SPLITS)] for t in tables]
+        if all("holds 0.9" in one for each in runs for one in each):
+            runs.sort(key=lambda each: each[0]["rows"])
+            held = [fmean(one["holds 0.9"] for one in each) for each in runs]
+            cells = [f"{fmean(part):.3f}" for part in np.array_split(held, 3)]
+            lines.append(f"| {method} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
 def main() -> None:
     """Run what is missing, and write the tables."""
     torch.set_num_threads(1)
@@ -407,6 +431,8 @@ def main() -> None:
             done |= {record.settings: record.outcome for record in finished(STORE, runs)}
             what = "classifications" if kind is CLASSIFICATIONS else "regressions"
             lines += [f"## {len(tables)} {what}, {title}", "", *table([*methods], tables, done), ""]
+            if what == "regressions":
+                lines += thirds([*methods], tables, done)
     print("\n".join(lines))
     text = " ".join((__doc__ or "").split("\n\n")[1].split())
     write("small_sets", "Small tables, no setting", text, lines)
