@@ -6,7 +6,8 @@ the other, on a quarter of the training rows of seed 0 (of the persons, in HAR):
 least sum of loss and violation there, each over that of Adam without constraints. Then it is
 trained on all training rows from five starts, the same for all, and tested once.
 
-- ours: `fit(..., constraints=...)`, with rho chosen like the others', and without an option;
+- ours: `fit(..., constraints=...)`, with rho chosen like the others', and without an option, where
+  training rows that it sets aside say whether it takes three times the rho of its free fit;
 - penalty: Adam on mu |excess|^2 / 2 (2,000 steps here and below, the rate falling to zero);
 - Lagrangian: cooper-optim's augmented Lagrangian;
 - last layer: Adam without constraints, or the Lagrangian, as they are chosen, and then our exact

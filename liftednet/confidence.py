@@ -106,7 +106,9 @@ class _Difference:
         low, high = max(self._ends[0], -w, 0.0), min(self._ends[1], 1 - w, 1.0)
         if low >= high:
             return 0.0
-        angles = np.linspace(*np.arcsin(np.sqrt([low, high])), _FEW)
+        angles: np.ndarray = np.linspace(
+            math.asin(math.sqrt(low)), math.asin(math.sqrt(high)), _FEW
+        )
         if not certain:
             return float(self._at(angles, w).max())
         lengths = self._lengths(angles, w)
@@ -122,7 +124,8 @@ class _Difference:
     def _lengths(self, angles: np.ndarray, w: float) -> np.ndarray:
         """Return how far arcsin(sqrt(P)) may have gone: Fisher's information is 4 n an angle."""
         p = np.clip(np.sin(angles) ** 2 + w, 0.0, 1.0)
-        return math.sqrt(self._m) * angles + math.sqrt(self._n) * np.arcsin(np.sqrt(p))
+        found: np.ndarray = math.sqrt(self._m) * angles + math.sqrt(self._n) * np.arcsin(np.sqrt(p))
+        return found
 
     def _at(self, angles: np.ndarray, w: float) -> np.ndarray:
         n, m = self._n, self._m

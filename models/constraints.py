@@ -30,7 +30,6 @@ from liftednet.problems import ConstrainedFit, WeightFit
 from liftednet.samples import Design, Weights
 from liftednet.sets.constraint import (
     Constraint,
-    Reordered,
     Rescaled,
     refuse_contradictions,
     refuse_impossible,
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
 Stacked = dict[Parameter, Tensor]  # [W; b] of every layer
 
 _ROUNDS, _FEWEST, _MOST = 7, 10, 60  # of the multipliers, and of L-BFGS in each: least and most
+_BRIEF = 3, 20  # rounds, and steps in each, while rho is chosen
 _ROWS = 24_000  # that a round passes between these, so that a fit costs at most thrice a free one
 _HISTORY = 10
 _FALL, _RISE = 0.25, 4.0  # a round that brings less raises the weight of the squares by so much
@@ -121,7 +121,7 @@ class ScoredRows:
             return tuple(constraints)
         back = np.argsort(self._order)
         return tuple(
-            one.taken(back) if isinstance(one, RateConstraint) else Reordered(one, self._order)
+            one.taken(back) if isinstance(one, RateConstraint) else one.taken(back, len(back))
             for one in constraints
         )
 
@@ -307,13 +307,16 @@ class AugmentedLagrangian:
     in which the exact fit of the last layer begins. Only weights with a smooth penalty move.
     """
 
-    def __init__(self, blocks: Blocks, term: Term, limits: Limits | HeldRates) -> None:
+    def __init__(
+        self, blocks: Blocks, term: Term, limits: Limits | HeldRates, brief: bool = False
+    ) -> None:
         """Begin at the weights of the blocks.
 
         Args:
             blocks: the network on its data.
             term: the loss on the scores.
             limits: on these scores, as training has them, or on rates.
+            brief: whether few rounds and steps do, as where rho is chosen.
         """
         self._structure, self._term = blocks.structure, term
         parameters = self._structure.parameters
@@ -330,7 +333,8 @@ class AugmentedLagrangian:
         )
         self._y, weights = self._picked(self._values[term.label])
         samples, y = len(self._y), self._y
-        self.rounds, self._steps = _ROUNDS, max(_FEWEST, min(_MOST, _ROWS // samples))
+        self.rounds, most = _BRIEF if brief else (_ROUNDS, _MOST)
+        self._steps = max(_FEWEST, min(most, _ROWS // samples))
         self._held = ScoreLimits(limits) if isinstance(limits, Limits) else limits
         lower, upper = self._held.ends
         room = np.minimum(_MET, (upper - lower) / 4)
@@ -446,7 +450,7 @@ def _flat(parts: Sequence[Tensor]) -> Array:
 
 def hold(
     model: Lifted, constraints: Sequence[Constraint | RateConstraint], X: Any, progress: bool,
-    on_step: Report | None, lengths: Any = None, trained: bool = False,
+    on_step: Report | None, lengths: Any = None, trained: bool = False, brief: bool = False,
 ) -> None:  # fmt: skip
     """Train all layers under constraints on the scores unless they are, and the last exactly."""
     fitted, data = model._known, model._on_data()
@@ -455,14 +459,14 @@ def hold(
     held = HeldScores(term, rows.trained(rows.bound(scored)), fitted.standardization)
     blocks = model._blocks_at(fitted.structure, data, fitted.weights)
     if scored and not trained and len((limits := held.problem(blocks).limits).lower):
-        _go_on(model, limits, progress, on_step)
+        _go_on(model, limits, progress, on_step, brief)
         blocks = model._blocks_at(fitted.structure, data, model._known.weights)
     if rates:
         counts = numbers(model.network, data)
         asked = HeldRates(rows.trained(rates), *counts, errors=model.errors_aside)
         found = _counted(held, asked, blocks)
         if found.excess > 0 and not model.interrupted:
-            _go_on(model, asked, progress, on_step)
+            _go_on(model, asked, progress, on_step, brief)
             ahead = model._blocks_at(fitted.structure, data, model._known.weights)
             wider = _counted(held, asked, ahead)
             if wider.rank < found.rank:
@@ -519,22 +523,28 @@ def numbers(network: Network, data: Data) -> tuple[NDArray[Any], int]:
 
 def loss_of(model: Lifted, scores: Tensor, data: Data) -> float:
     """Return the loss of scores, a weighed mean over rows of raw data."""
+    losses, weights = losses_of(model, scores, data)
+    return float(losses @ weights / weights.sum())
+
+
+def losses_of(model: Lifted, scores: Tensor, data: Data) -> tuple[Tensor, Tensor]:
+    """Return the loss of the scores of every row, and its weight."""
     term, rows = model.network.terms[0], ScoredRows(model.network, data)
     targets, weights = rows.picked(data.values[term.label])
     y = model._known.standardization.answer(term, rows.of_samples(targets)).double()
     losses = term.pinned.divergence.values(y, scores.to(y))
     weights = torch.ones_like(losses) if weights is None else rows.of_samples(weights).to(losses)
-    return float(losses @ weights / weights.sum())
+    return losses, weights
 
 
 def _go_on(
-    model: Lifted, limits: Limits | HeldRates, progress: bool, on_step: Report | None
+    model: Lifted, limits: Limits | HeldRates, progress: bool, on_step: Report | None, brief: bool
 ) -> None:
     """Train all layers on under limits."""
     fitted, data = model._known, model._on_data()
     assert fitted.trace is not None  # of the method before
     blocks = model._blocks_at(fitted.structure, data, fitted.weights)
-    moves = AugmentedLagrangian(blocks, model.network.terms[0], limits)
+    moves = AugmentedLagrangian(blocks, model.network.terms[0], limits, brief)
 
     def keep() -> None:
         model._fit = replace(fitted, weights=moves.weights, blocks=None)

@@ -190,9 +190,7 @@ class Lifted(Prepared):
                     self._train(choice, problem, keeper, progress, on_step)
                 elif on_step is not None:  # now that the model is known to meet its bound
                     deque(map(on_step, problem.trace.steps), maxlen=0)
-                self._finish(
-                    choice.method, problem.seen, (X, lengths), constraints, progress, on_step
-                )
+                self._finish(choice.method, problem.seen, given, constraints, progress, on_step)
         return self
 
     def _train(
@@ -352,15 +350,18 @@ class Lifted(Prepared):
     # What a fit leaves.
 
     def _finish(
-        self, method: Method, seen: Data, given: tuple[Any, Lengths], constraints: Held,
+        self, method: Method, seen: Data, given: Given, constraints: Held,
         progress: bool, on_step: Report | None,
     ) -> None:  # fmt: skip
         """Bring what a method has reached under constraints, or train or fit it on; warn."""
         if constraints:
             from .constraints import hold
+            from .held_out_rho import raise_rho
 
             trained = isinstance(method, Global)  # by a convex problem that has them
-            hold(self, constraints, given[0], progress, on_step, given[1], trained)
+            if not trained and not self.interrupted:
+                raise_rho(self, constraints, given)
+            hold(self, constraints, given[0], progress, on_step, given[2], trained)
         elif self.refit_output and not self.interrupted:
             self._refit_outputs()
         self._fit = replace(self._known, method=None if constraints else method)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -64,6 +64,10 @@ class Constraint(ABC):
         """
         return self
 
+    def taken(self, rows: Array, samples: int) -> Constraint:
+        """Return what it asks of some rows (some,) of so many samples, whatever the others are."""
+        return _Taken(self, rows, samples)
+
     def stated(self, u: Expression) -> list[Stated]:
         """Return the constraint in CVXPY, for U (samples, outputs)."""
         limits = self.limits(*u.shape)
@@ -115,31 +119,27 @@ class Rescaled(Constraint):
 
 
 @dataclass(frozen=True, eq=False)
-class Reordered(Constraint):
-    """A constraint on rows U[order], as one on U.
-
-    Attributes:
-        constraint: on U[order].
-        order: (samples,) all numbers of rows.
-    """
+class _Taken(Constraint):
+    """What a constraint on U says of U[rows] alone: all of it, where these are all rows."""
 
     constraint: Constraint
-    order: Array
+    rows: Array
+    samples: int
 
     def limits(self, samples: int, outputs: int) -> Limits | None:
-        """Return the limits on U."""
-        found = self.constraint.limits(samples, outputs)
+        found = self.constraint.limits(self.samples, outputs)
         if found is None:
             return None
-        places = np.argsort(self.order)[:, None] * outputs + np.arange(outputs)
-        return replace(found, matrix=found.matrix.tocsc()[:, places.ravel()].tocsr())
+        places = (self.rows[:, None] * outputs + np.arange(outputs)).ravel()
+        matrix = found.matrix.tocsc()[:, places].tocsr()
+        whole = np.diff(matrix.indptr) == np.diff(found.matrix.indptr)
+        shape = found.shape if whole.all() else (int(whole.sum()),)
+        return Limits(matrix[whole], found.lower[whole], found.upper[whole], shape)
 
     def stated(self, u: Expression) -> list[Stated]:
-        """Return what is stated of U[order]."""
-        return self.constraint.stated(u[self.order])
+        return self.constraint.stated(u[np.argsort(self.rows)])
 
     def __repr__(self) -> str:
-        """Be named as it was declared."""
         return repr(self.constraint)
 
 

@@ -183,6 +183,10 @@ class GroupMeans(Constraint):
         within = np.array(self.within)
         return _limits("within", _alike(means, outputs), -within, within, (len(means), outputs))
 
+    def taken(self, rows: Array, samples: int) -> Constraint:
+        """Return the same on some rows, whose groups have means of their own."""
+        return GroupMeans(self.groups[rows], self.within)
+
     def __repr__(self) -> str:
         """Name the groups and the distance."""
         return f"GroupMeans({len(self.names)} groups, within={self.within:g})"
@@ -310,6 +314,10 @@ class Budget(Constraint):
         """Return one limit for each output."""
         matrix = _alike(np.full((1, samples), 1 / samples), outputs)
         return _limits("the budget", matrix, None, self.highest, (outputs,))
+
+    def taken(self, rows: Array, samples: int) -> Constraint:
+        """Return the same: some rows have a mean of their own."""
+        return self
 
     def __repr__(self) -> str:
         """Name the budget."""

@@ -163,11 +163,13 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     ) -> Lifted | None:
         """Return such a model brought under constraints, which are refused before any training."""
         from ..constraints import hold, refuse_unmet
+        from ..held_out_rho import raise_rho
 
         first = self._start(outputs)
         refuse_unmet(first.network, held, first._data(*data[:2]))
         model = self._of_best_size(data, outputs, fit)
         if model is not None:
+            raise_rho(model, held, (*data[:2], None, data[2]))
             hold(model, held, data[0], bool(self.verbose), None)
         return model
 

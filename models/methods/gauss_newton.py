@@ -210,6 +210,12 @@ def pulled(structure: Structure, rho: float) -> Structure:
     return replace(structure, penalties=penalties)
 
 
+def scaled(structure: Structure, factor: float) -> Structure:
+    """Return a problem whose every rho is so many times as large."""
+    penalties = {p: squared(x, factor * x.curvature / 2) for p, x in structure.penalties.items()}
+    return replace(structure, penalties=penalties)
+
+
 def _all_pulled(structure: Structure) -> Structure:
     """Return a problem with a square for every weight, from which its evidence can begin."""
     penalties = {

@@ -1,0 +1,77 @@
+"""Rho under constraints on scores: raised by rows that are set aside, and by nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from liftednet.constraints import (
+    Bounds,
+    Budget,
+    Constraint,
+    GroupMeans,
+    Linear,
+    Order,
+    Values,
+    violations,
+)
+from liftednet.losses import BinaryCrossEntropy, SquaredError
+from liftednet.models import LiftedMLP
+
+ROWS = np.array([0, 2, 3, 5])
+PAIRS = [
+    (Bounds(upper=[[0.0], [1], [2], [3], [4], [5]]), Bounds(upper=[[0.0], [2], [3], [5]])),
+    (Linear([2.0], equal=[0.0, 1, 2, 3, 4, 5]), Linear([2.0], equal=[0.0, 2, 3, 5])),
+    (Order([(1, 0), (5, 2), (0, 3)]), Order([(3, 1), (0, 2)])),
+    (Values([1, 3], [7.0, 9.0]), Values([2], [9.0])),
+    (GroupMeans([0, 1, 1, 1, 1, 0], 0.1), GroupMeans([0, 1, 1, 0], 0.1)),
+    (Budget(-0.3), Budget(-0.3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("whole", "own"), PAIRS)
+def test_what_is_asked_of_some_rows_is_what_speaks_of_them_alone(
+    whole: Constraint, own: Constraint
+) -> None:
+    scores = torch.randn(4, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    wanted = own.violation(scores)
+    assert whole.taken(ROWS, 6).violation(scores) == pytest.approx(wanted, rel=1e-12)
+    assert wanted > 0
+
+
+def drawn(samples: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return inputs, most of them of no use, labels that are half noise, and groups."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(samples, 12, generator=generator, dtype=torch.float64)
+    noise = torch.randn(2, samples, generator=generator, dtype=torch.float64)
+    y = (x[:, 0] + noise[0] > 0).double().unsqueeze(1)
+    return x, y, (x[:, 1] + noise[1] > 0).long()
+
+
+def test_rows_set_aside_raise_rho_and_new_rows_agree() -> None:
+    x, y, group = drawn(240, 0)
+    held = [GroupMeans(group, 0.05)]
+    new, labels, _ = drawn(4_000, 1)
+
+    def model(**rho: float) -> LiftedMLP:
+        return LiftedMLP((12, 20, 1), loss=BinaryCrossEntropy(), max_iter=60, **rho)
+
+    found = {}
+    for name, one in {"chosen": model(), "given": model(rho=1.0)}.items():
+        one.fit(x, y, constraints=held)
+        assert max(violations(held, one.scores(x))) < 1e-9
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(one.scores(new), labels)
+        found[name] = float(loss), one.structure.penalties, one.trace
+    rhos = [{x.curvature / 2 for x in penalties.values()} for _, penalties, _ in found.values()]
+    assert rhos == [{3.0}, {1.0}]
+    assert found["chosen"][0] < found["given"][0]
+    assert "times its rho" in str(found["chosen"][2].reason)
+
+
+def test_fits_of_few_rows_and_without_constraints_keep_their_rho() -> None:
+    x = torch.linspace(-1, 1, 30, dtype=torch.float64).unsqueeze(1)
+    free = LiftedMLP((1, 3, 1), loss=SquaredError()).fit(x, x**2)
+    held = LiftedMLP((1, 3, 1), loss=SquaredError()).fit(x, x**2, constraints=[Budget(9.0)])
+    pairs = zip(free.structure.penalties.values(), held.structure.penalties.values(), strict=True)
+    assert all(a.curvature == b.curvature for a, b in pairs)
