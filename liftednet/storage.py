@@ -332,6 +332,8 @@ def describe(
         return int(value) if is_integer(value) else float(value)
     if isinstance(value, np.ndarray):
         return value.tolist()
+    if isinstance(value, set | frozenset):  # as of inputs that may interact
+        value = sorted(value, key=repr)
     if isinstance(value, list | tuple):
         return [describe(each, known, tensors) for each in value]
     if isinstance(value, Tensor) and tensors is not None:

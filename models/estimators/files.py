@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,10 @@ def described_estimator(estimator: Any, known: Catalogue) -> Description:
             f"save knows {', '.join(_KINDS)}; {type(estimator).__name__} is another class: save "
             "its network, .model_."
         )
-    settings = {
-        name: describe(value, known) for name, value in estimator.get_params(deep=False).items()
-    }
+    given = estimator.get_params(deep=False)
+    if isinstance(directions := given.get("monotonic_cst"), Mapping):
+        given["monotonic_cst"] = [directions.get(x, 0) for x in estimator.feature_names_in_]
+    settings = {name: describe(value, known) for name, value in given.items()}
     fitted = {
         name: _as_json(name, value)
         for name, value in vars(estimator).items()

@@ -102,6 +102,16 @@ def test_estimators_are_convex_where_asked_and_their_files_are(tmp_path: Path) -
     assert np.array_equal(again.predict(x), model.predict(x))
 
 
+def test_a_loaded_estimator_keeps_sets_of_inputs_and_names_of_directions(tmp_path: Path) -> None:
+    frame = pd.DataFrame(X.double().numpy(), columns=["a", "b", "c"])
+    model = LiftedRegressor((6,), interaction_cst=[{"b", "c"}], monotonic_cst={"a": 1}, max_iter=5,
+                            random_state=0).fit(frame, Y[:, 0].numpy())  # fmt: skip
+    again = load(save(model, tmp_path / "shape.lnet"))
+    assert again.interaction_cst == (("b", "c"),) and again.monotonic_cst == (1, 0, 0)
+    again.fit(frame, Y[:, 0].numpy())
+    assert np.array_equal(again.predict(frame), model.predict(frame))
+
+
 def test_the_probability_of_the_second_class_is_monotone():
     frames = pytest.importorskip("pandas")
     x = frames.DataFrame({"a": X[:, 0], "b": X[:, 1]})
