@@ -2,7 +2,7 @@
 
 Run it with `OMP_NUM_THREADS=1 OMLT_PYTHON=folder/bin/python python -m benchmarks.into_cvxpy`, some
 tens of minutes of one core; OMLT_PYTHON is a Python that has omlt 1.2.2, pyomo 6.10.1 and highspy
-1.15.1, the HiGHS of both. It goes on where it was interrupted: runs that stand in
+1.15.1. It goes on where it was interrupted: runs that stand in
 benchmarks/results/into_cvxpy.jsonl are not repeated.
 
 Networks of ReLU fit y = log(exp(<a, x>) + exp(<b, x>)) + .3 |x|^2 on 600 points of [-2, 2]^p, by
@@ -342,7 +342,7 @@ def table(records: list[Record[Run]]) -> str:
     lines = [
         "# The largest output of a network over a box, proven", "",
         f"To a gap of {GAP:g}, or for {LIMIT:g} s. Seconds are processor time of one thread of a "
-        "machine that did other work; OMLT 1.2.2 and ours have the same HiGHS 1.15.1. First "
+        "machine that did other work; OMLT 1.2.2 has HiGHS 1.15.1. First "
         "answers are ours before any proof; what they and 100 gradient starts miss is relative to "
         "the best that is known. `python -m benchmarks.into_cvxpy`.", "",
         "| inputs | hidden | trained by | whole numbers | ours: seconds (gap) "
