@@ -18,10 +18,11 @@ from liftednet.power import Power
 
 from .builders import LiftedMLP
 from .choice import matrix_work
-from .error_bars import answer_skewed, log_evidence
+from .error_bars import answer_skewed, laplace_of
 from .trace import Step
 
 STEPS = 200  # of one fit at most
+EXACT_STEPS = 250  # of one without noise
 _SIZES = (4, 16, 48, 144)  # units; what is linear needs none of them
 _STARTS = 2  # of the smallest network with the first units
 _MOST_WEIGHTS = 3000
@@ -32,6 +33,10 @@ _PULLS = np.logspace(-3, 4, 29)  # of the linear fits that tell one of another
 _SMALL = 0.05  # quantile of positive targets, in units of which they are nearly their logarithms
 _QUARTILES = 1.349  # how far they are apart in a normal distribution
 _SAME = 1e-9  # of the largest entry of a column: a deviation that is rounding
+_MOST_UNITS = 40  # of two layers for functions without noise
+_FOR_A_WEIGHT = 3  # answers of them
+_NEARLY = 1e-2  # share of noise below which targets may be such a function
+_MET = 1e-18  # share of noise that is rounding
 _SURE = 3.0  # of log p(y): less tells neither exponents nor sizes apart
 _LOOKS = 5  # at the evidence, by which a fit is judged
 _AHEAD = 4.0  # how many times as much as in these it may yet gain
@@ -49,29 +54,44 @@ class Size:
         inputs: columns of X.
         outputs: columns of u.
         noisy: whether the noise of the targets is to be found, too, as of squared errors.
-        units: of the hidden layer.
+        units: of every hidden layer.
+        layers: how many hidden ones there are.
     """
 
     inputs: int
     outputs: int
     noisy: bool
     units: int = _SIZES[0]
+    layers: int = 1
 
     @property
-    def rho(self) -> tuple[float, float, float]:
-        """Rho of W, V and Q from which the evidence goes on.
+    def rho(self) -> tuple[float, ...]:
+        """Rho of W, V and Q from which the evidence goes on, those of layers between W and V as V.
 
         With noise s a weight has the prior N(0, s / (2 rho)): by these X W, phi(X W) V and X Q
         have variances about 1 on standardized data. From much weaker priors the first steps follow
         the noise, and are not led back.
         """
         noise = _NOISE if self.noisy else 1.0
-        return noise * self.inputs / 2, noise * self.units / 2, noise * self.inputs / 2
+        seen = (self.inputs, *self.layers * (self.units,), self.inputs)
+        return tuple(noise * count / 2 for count in seen)
 
     @property
     def weights(self) -> int:
-        """How many numbers W, b, V, c and Q have."""
-        return self.units * (self.inputs + 1 + self.outputs) + self.outputs * (self.inputs + 1)
+        """How many numbers W, b, V, c and Q have, and those between."""
+        between = (self.layers - 1) * self.units * (self.units + 1)
+        beside = self.outputs * (self.inputs + 1)
+        return self.units * (self.inputs + 1 + self.outputs) + between + beside
+
+    def without_noise(self, samples: int) -> Size:
+        """Return the size for as many samples of a smooth function: two layers, three for a weight.
+
+        Two layers of so many weights come nearer in the same time than one, or than larger ones.
+        """
+        sizes = [replace(self, units=units, layers=2) for units in range(_SIZES[0], _MOST_UNITS)]
+        answers = samples * self.outputs
+        few = [x for x in sizes if x.weights * _FOR_A_WEIGHT <= answers and x.serves(samples)]
+        return few[-1] if few else sizes[0]
 
     def serves(self, samples: int) -> bool:
         """Say whether a matrix of all weights is made in a time that a fit without options has.
@@ -117,6 +137,7 @@ class _Search:
     fit: Callable[..., object]
     fits: int = 0
     evidence: float = -math.inf
+    noise: float = 1.0
     model: LiftedMLP | None = None
     candidate: Candidate | None = None
     told: Sequence[warnings.WarningMessage] = field(default_factory=list)
@@ -149,10 +170,11 @@ class _Search:
                 self.fit(model, on_step=follow)
         except _BehindError:
             return False
-        found = _evidence(model)
+        found, noise = _evidence(model)
         better = self.model is None or found > self.evidence + least
         if better:
-            self.evidence, self.model, self.candidate, self.told = found, model, candidate, told
+            self.evidence, self.noise, self.model, self.told = found, noise, model, told
+            self.candidate = candidate
         return better
 
 
@@ -162,6 +184,7 @@ def fit_by_evidence(
     make: Callable[[Candidate], LiftedMLP],
     fit: Callable[..., object],
     activations: Sequence[Activation] = (Tanh(), ReLU()),
+    exact: bool = False,
 ) -> LiftedMLP:
     """Fit networks of growing size as long as the evidence clearly grows, and return the best.
 
@@ -177,9 +200,35 @@ def fit_by_evidence(
         make: declares a model.
         fit: fits it, and takes `on_step` as `Lifted.fit` does.
         activations: of the units, to choose from; the first is the first that is tried.
+        exact: whether targets have no noise, which two layers are for. Where one layer leaves a
+            hundredth of the variance or less, they are tried by themselves.
     """
     search, cut = _Search(make, fit), ""
-    search.tries(Candidate(size, activations[0]))
+    deep = Candidate(size.without_noise(len(data[0])), activations[0])
+    search.tries(deep if exact else Candidate(size, activations[0]))
+    if not exact:
+        cut = _choose(search, size, data, activations, deep)
+    model, found = search.model, search.candidate
+    assert model is not None and found is not None  # the first is, at least
+    if found.power is not None:
+        answer_skewed(model)
+    of_powers = "" if found.power is None else " of powers of the targets"
+    layers = " in each of two layers" if found.size.layers > 1 else ""
+    model.tell_reason(
+        f"{found.size.units} units of {found.activation!r}{layers}{of_powers} have the largest "
+        f"evidence of {search.fits} fits{cut}"
+    )
+    for warning in search.told:
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return model
+
+
+def _choose(
+    search: _Search, size: Size, data: tuple[Array, Array, Array | None],
+    activations: Sequence[Activation], deep: Candidate,
+) -> str:  # fmt: skip
+    """Try other targets, starts, sizes and activations, and return what took too long."""
+    cut = ""
     power = power_of(*data) if size.noisy else None
     if power is not None:
         search.tries(Candidate(size, activations[0], power=power))
@@ -193,32 +242,26 @@ def fit_by_evidence(
         if not larger.size.serves(len(data[0])):
             cut = f"; {units} would take longer than a fit without settings may"
             break
+        if search.noise < _NEARLY and size.noisy:
+            search.tries(deep, _SURE)
+            break
         if not search.tries(larger, _SURE):
             break
     for kind in activations[1:]:
         search.tries(replace(search.candidate, activation=kind, start=0))
-    model, found = search.model, search.candidate
-    assert model is not None  # with its candidate
-    if found.power is not None:
-        answer_skewed(model)
-    of_powers = "" if found.power is None else " of powers of the targets"
-    model.tell_reason(
-        f"{found.size.units} units of {found.activation!r}{of_powers} have the largest evidence of "
-        f"{search.fits} fits{cut}"
-    )
-    for warning in search.told:
-        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    return model
+    return cut
 
 
-def _evidence(model: LiftedMLP) -> float:
-    """Return log p(y); infinity where the targets are met but for rounding."""
+def _evidence(model: LiftedMLP) -> tuple[float, float]:
+    """Return log p(y), infinity where targets are met but for rounding, and the noise's share."""
     try:
-        return log_evidence(model)
+        found = laplace_of(model)
     except SolverError:
         assert model.trace is not None  # it has been fitted
         first, *_, last = (step.objective for step in model.trace.steps)
-        return math.inf if last < 1e-9 * first else -math.inf
+        return (math.inf, 0.0) if last < 1e-9 * first else (-math.inf, 1.0)
+    share = float(found.noise.max())
+    return (math.inf if 0 < share < _MET else found.logarithm), share
 
 
 def power_of(X: Array, y: Array, weights: Array | None = None) -> Power | None:

@@ -336,7 +336,7 @@ def posterior(model: Any) -> Posterior:
         )
     fitted = lifted._known
     if fitted.laplace is None:
-        fitted = replace(fitted, laplace=_laplace_of(lifted, fitted, shared=True))
+        fitted = replace(fitted, laplace=laplace_of(lifted, shared=True))
         lifted._fit = fitted
     assert fitted.laplace is not None  # made just now
     return Posterior(copy(lifted), fitted.laplace)
@@ -351,17 +351,16 @@ def has_evidence(model: Lifted) -> bool:
     return loaded or (by_evidence and whole and len(network.terms) == 1)
 
 
-def log_evidence(model: Lifted) -> float:
-    """Return that of `posterior`, without what else it finds; raises what it does."""
-    return _laplace_of(model, model._known, shared=False).logarithm
+def laplace_of(model: Lifted, shared: bool = False) -> Laplace:
+    """Return the approximation at the weights of a fit, and where asked for its share.
 
-
-def _laplace_of(model: Lifted, fitted: Fitted, shared: bool) -> Laplace:
-    """Return the approximation at the weights of a fit, and where asked for its share."""
+    It raises what `posterior` does.
+    """
     from liftednet.solvers.gauss_newton.equations import OutputEquations, answers
     from liftednet.solvers.gauss_newton.laplace import laplace, share_of
     from liftednet.solvers.gauss_newton.objective import joined
 
+    fitted = model._known
     refuse_loss(model)
     if fitted.method is None:
         way = "its weights were given, loaded, or held under constraints on scores"

@@ -20,9 +20,10 @@ from liftednet.constraints import Constraint
 from liftednet.errors import DataError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
 from liftednet.names import loss_of
+from liftednet.validation import is_number
 
 from ..builders import LiftedMLP
-from ..by_evidence import STEPS, Candidate, Size, fit_by_evidence
+from ..by_evidence import EXACT_STEPS, STEPS, Candidate, Size, fit_by_evidence
 from ..error_bars import has_evidence, posterior
 from ..lifted import Lifted
 from ..methods import GaussNewton
@@ -34,6 +35,7 @@ from .input import FLOATS, Kinds, Rows, columns, numbered, refusals, refuse_date
 __all__ = ["LiftedClassifier", "LiftedRegressor"]
 
 
+_ROUNDING = 1e-9  # of the largest target: rows alike that are as near have no noise
 _SIZED = (  # settings of a network and a method of one's own, which has the size that is given
     "hidden_layer_sizes", "lam", "rho", "penalty", "divergence", "method", "solver", "batch_size",
     "monotonic_cst", "interaction_cst", "lipschitz",
@@ -84,15 +86,18 @@ class _Feedforward(Estimator):
                 return None  # one for each of several layers
 
         def make(one: Candidate) -> LiftedMLP:
-            sizes = one.size.inputs, one.size.units, one.size.outputs
+            hidden = one.size.layers * (one.size.units,)
+            sizes = one.size.inputs, *hidden, one.size.outputs
+            steps = STEPS if one.size.layers == 1 else EXACT_STEPS
             return LiftedMLP(
                 sizes, one.activation, loss, **settings | {
                     "rho": one.size.rho, "seed": settings["seed"] + one.start, "skip": True,
-                    "method": GaussNewton(steps=STEPS, evidence=True),
+                    "method": GaussNewton(steps=steps, evidence=True),
                 }
             )  # fmt: skip
 
-        return fit_by_evidence(size, data, make, fit, **told)
+        exact = getattr(self, "noise", None) is not None
+        return fit_by_evidence(size, data, make, fit, exact=exact, **told)
 
     def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
         hidden_units = (100,) if self.hidden_layer_sizes is None else self.hidden_layer_sizes
@@ -380,6 +385,9 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
             SquaredError().
         convex: whether predictions are a convex function of X, see `input_convex`: at every input,
             as `certify` proves; of those activations, ReLU if none is told.
+        noise: 0.0 for targets that are a smooth function of X, to as many digits as they have: two
+            layers of units, as many as there are samples for, without a search. It leaves size and
+            method to the model, as None does, which finds out about noise.
         **settings: see the estimators.
 
     Attributes:
@@ -400,6 +408,32 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
 
     loss: Loss | str | None = None
     convex: bool = False
+    noise: float | None = None
+
+    def _checked_pair(self, X: Any, y: Any, reset: bool = True) -> tuple[Rows, Any]:
+        if not (self.noise is None or (is_number(self.noise) and self.noise == 0)):
+            raise DataError(
+                f"noise is 0.0, of targets that have none, or None to find it; got {self.noise!r}."
+            )
+        X, y = super()._checked_pair(X, y, reset)
+        if self.noise is not None:
+            _, first, same = np.unique(X, axis=0, return_index=True, return_inverse=True)
+            apart = np.abs(columns(y) - columns(y)[first[same.ravel()]]).max(1)
+            if (apart > _ROUNDING * np.abs(y).max()).any():
+                row = int(apart.argmax())
+                raise DataError(
+                    f"noise=0.0, but rows {first[same.ravel()[row]]} and {row} have the same X and "
+                    f"targets that are {apart[row]:.3g} apart: leave noise=None."
+                )
+        return X, y
+
+    def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
+        if self.noise is not None:
+            raise DataError(
+                "noise=0.0 chooses size and method by squares of all samples at once: it goes "
+                "without settings of these, other losses, constraints, and very many columns."
+            )
+        return super()._model(outputs, settings)
 
     def _told(
         self, y: Any, sample_weight: ArrayLike | None, classes: Any = None

@@ -22,6 +22,7 @@ _JACOBIAN_BYTES = 2**24  # of Jacobians at a time, about what a cache holds
 _MOST_PRODUCTS = 3e7  # of a matrix from J as a whole, which takes less time than by layers
 _MOST_ENTRIES = 2**26  # of a matrix of outputs and weights, 512 MB
 _PAIR_BYTES = 2**26  # of pairs at a time
+_SEEN = 1e-3  # a rounding of the trace over what is added, from which Cholesky factors lose it
 
 
 class Rows:
@@ -125,6 +126,16 @@ class DirectModel(LocalModel):
         """Return <g, s> + <s, C s> / 2."""
         return float(self.gradient @ step + step @ self.curved(step) / 2)
 
+    def _weighed_jacobian(self) -> Tensor:
+        """Return A with A'A = J' Hess R J, (outputs of all samples, parameters)."""
+        forward, linear = self.operator.forward, self.operator.linear
+        rows = linear if isinstance(linear, Rows) else Rows(forward, self.point)
+        found = zip(self.operator.curved, rows.outputs, rows.jacobians, strict=True)
+        return torch.cat([
+            _rooted(hessians(curved, outputs), jacobian).flatten(0, 2)
+            for curved, outputs, jacobian in found
+        ])  # fmt: skip
+
     def minimizer(self, damping: float) -> Damped:
         """Return -(C + damping I)^-1 g, or the step between the ends that stands for it."""
         solve = self.solver(damping)
@@ -190,8 +201,12 @@ class NormalEquations(DirectModel):
 
     def _factor(self, prior: Tensor) -> Tensor | None:
         """Return the Cholesky factor of H with another prior, None where there is none."""
-        system = self._curvature.clone()
-        system.diagonal().add_(self.chosen(prior - self.operator.forward.pulls))
+        system, among = self._curvature.clone(), self.chosen(prior)
+        system.diagonal().add_(among - self.chosen(self.operator.forward.pulls))
+        lost = torch.finfo(torch.float64).eps / _SEEN * float(system.trace())
+        if processes.size() == 1 and 0 < float(among.min()) < lost:
+            rows = self.chosen(self._weighed_jacobian())
+            return _triangle(torch.cat([rows, among.sqrt().diag()]))
         factor, failed = torch.linalg.cholesky_ex(system)
         return None if failed else factor
 
@@ -199,6 +214,13 @@ class NormalEquations(DirectModel):
     def _curvature(self) -> Tensor:
         """C among the weights that are free."""
         return self.chosen(self.chosen(self.curvature).T)
+
+
+def _triangle(rows: Tensor) -> Tensor | None:
+    """Return L with L L' = A'A of rows A without their squares, None where there is none."""
+    _, upper = torch.linalg.qr(rows, mode="r")
+    signs = upper.diagonal().sign()
+    return upper.T * signs if bool(upper.isfinite().all() and signs.all()) else None
 
 
 def by_samples(forward: Forward, point: Tensor) -> Tensor:
@@ -294,6 +316,9 @@ class OutputEquations(DirectModel):
         """
         among = self.chosen(prior)
         factor = self._factor(among)
+        if factor is None or float(factor.square().sum()) * torch.finfo(torch.float64).eps > _SEEN:
+            scaled = self._rows / among.sqrt()
+            factor = _triangle(torch.cat([scaled.T, torch.eye(len(scaled)).to(scaled)]))
         if factor is None:
             return None
         seen = torch.linalg.solve_triangular(factor, self._rows, upper=False).square().sum(0)
@@ -311,16 +336,6 @@ class OutputEquations(DirectModel):
         values, vectors = values[kept], vectors[:, kept]
         basis = scaled.T @ vectors / values.sqrt()
         return Narrow(self.among, among.rsqrt(), basis, 1 - (1 + values).rsqrt())
-
-    def _weighed_jacobian(self) -> Tensor:
-        """Return A with A'A = J' Hess R J, (outputs of all samples, parameters)."""
-        forward, linear = self.operator.forward, self.operator.linear
-        rows = linear if isinstance(linear, Rows) else Rows(forward, self.point)
-        found = zip(self.operator.curved, rows.outputs, rows.jacobians, strict=True)
-        return torch.cat([
-            _rooted(hessians(curved, outputs), jacobian).flatten(0, 2)
-            for curved, outputs, jacobian in found
-        ])  # fmt: skip
 
     def _factor(self, diagonal: Tensor) -> Tensor | None:
         """Return the Cholesky factor of I + A D^-1 A', None where there is none."""

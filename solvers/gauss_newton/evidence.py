@@ -23,9 +23,11 @@ _SLOW = 1e-3  # relative decrease at kinks, less than that of `steps`: rho moves
 _STEPS = 50  # of L-BFGS across kinks, before another rho
 _PATIENCE = 5  # looks at the evidence without a better one
 _BETTER = 0.01  # of log p(y): less is no news
-_NOISELESS = 1e-30  # share of the first objective: below it no noise is left to tell a rho by
+_NOISELESS = 1e-20  # share of the first objective: below it no noise is left to tell a rho by
 _FITTED = 0.5  # share of the answers that a first look may find fitted
 _LEAST_SHARE = 1e-6  # of the largest noise of an output, that of others at least
+_CLEAN = 1e-3  # of the first objective, below which there is little noise to follow
+_LEAST = 1e-6  # of a rounding of the mean curvature: no rho is less
 _RESTART = 10.0  # factor on rho for the restart after weights have followed the noise
 
 
@@ -36,8 +38,9 @@ class Evidence:
     With noise of variance s and weights of layer l from N(0, s / (2 rho_l)), Laplace's
     approximation at the minimizer of F = |y - u(w)|^2 / 2 + sum_l rho_l |W_l|^2 is
     log p(y) = -F / s - (N / 2) log(2 pi s) + sum_l (n_l / 2) log(2 rho_l) - log det(H) / 2,
-    H = J'J + 2 rho. It is stationary where s = |y - u|^2 / (N - gamma) and
-    rho_l = gamma_l s / (2 |W_l|^2), gamma_l = n_l - 2 rho_l tr (H^-1)_l being the weights of a
+    H = J'J + 2 rho. Of all s it is largest at 2 F / N, by which it is told. It is stationary where
+    s = |y - u|^2 / (N - gamma) and rho_l = gamma_l s / (2 |W_l|^2),
+    gamma_l = n_l - 2 rho_l tr (H^-1)_l being the weights of a
     layer that the data determine: MacKay, A Practical Bayesian Framework for Backpropagation
     Networks, 1992; with Gauss-Newton's H Foresee and Hagan, Gauss-Newton Approximation to Bayesian
     Learning, 1997. Biases count as weights here, so that a unit that answers nothing tells nothing.
@@ -85,18 +88,19 @@ def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence
         noise = 2 * processes.total_of(sum(float(x.value(u)) for x, u in pairs)) / degrees
         if not noise > 0:
             return None
-        logarithm -= answers / 2 * math.log(2 * math.pi * noise)
+        logarithm -= answers / 2 * (math.log(4 * math.pi * objective / answers) + 1)
+    else:
+        logarithm -= objective
     sizes = [
         float(part.square().sum()) for part in (model.point * (forward.pulls > 0)).split(parts)
     ]
-    least = torch.finfo(torch.float64).eps * model.mean_curvature
+    rounding = torch.finfo(torch.float64).eps
+    least = _LEAST * rounding * model.mean_curvature
     rhos = (
-        max(count * noise / (2 * max(size, least)), least)
+        max(count * noise / (2 * max(size, rounding * model.mean_curvature)), least)
         for count, size in zip(known, sizes, strict=True)
     )
-    return Evidence(
-        logarithm - objective / noise, tuple(rhos), sum(known) / answers, noise, degrees
-    )
+    return Evidence(logarithm, tuple(rhos), sum(known) / answers, noise, degrees)
 
 
 def prior_of(forward: Forward) -> Tensor:
@@ -250,6 +254,8 @@ def steps_by_evidence(
                 return False
             place.take(seen, precision_of(now, model))
             looked = seen.logarithm
+            if seen.fitted <= _FITTED and objective < _CLEAN * first:
+                solver.corrections = None  # more than one follow the noise
         if after is not None:
             place.point = after
             attempts = 1 if found is None else found.attempts

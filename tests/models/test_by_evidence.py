@@ -15,6 +15,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from liftednet import LiftedClassifier, LiftedRegressor, load, save, to_torch
 from liftednet.activations import Tanh
+from liftednet.errors import DataError
 from liftednet.losses import SquaredError
 from liftednet.models import LiftedMLP, by_evidence
 from liftednet.models.by_evidence import Size
@@ -159,6 +160,33 @@ def test_targets_without_noise_are_met() -> None:
         mean, std = LiftedRegressor(random_state=0).fit(x, targets).predict(x, return_std=True)
         np.testing.assert_allclose(mean, targets, atol=1e-6)
         assert np.isfinite(std).all() and (std < 1e-6).all()
+
+
+def test_smooth_functions_are_met_to_many_digits_without_a_setting() -> None:
+    draw = np.random.default_rng(0)
+    x, new = (draw.uniform(-1, 1, (80, 1)) for _ in range(2))
+
+    def bend(z: np.ndarray) -> np.ndarray:
+        return np.asarray(np.exp(z[:, 0]) * np.sin(4 * z[:, 0]))
+
+    model = LiftedRegressor(random_state=0).fit(x, bend(x))
+    mean, std = model.predict(new, return_std=True)
+    assert len(sizes(model)) == 4  # two hidden layers
+    assert np.sqrt(np.mean((mean - bend(new)) ** 2)) < 1e-3 * np.std(bend(new))
+    assert (std < 1e-3).all() and (abs(mean - bend(new)) < 10 * std).mean() > 0.9
+
+
+def test_noise_is_refused_where_it_cannot_be_zero() -> None:
+    x, y = linear(30, 0.0)
+    with pytest.raises(DataError, match="rows 3 and 30 have the same X"):
+        LiftedRegressor(noise=0.0).fit(np.r_[x, x[3:4]], np.r_[y, y[3] + 0.1])
+    with pytest.raises(DataError, match=r"noise is 0\.0"):
+        LiftedRegressor(noise=0.1).fit(x, y)
+    for settings in ({"rho": 0.1}, {"loss": "huber"}, {"hidden_layer_sizes": (7,)}):
+        with pytest.raises(DataError, match="without"):
+            LiftedRegressor(noise=0.0, **settings).fit(x, y)
+    both = LiftedRegressor(noise=0.0, random_state=0).fit(np.r_[x, x], np.r_[y, y])
+    np.testing.assert_allclose(both.predict(x), y, atol=1e-6)
 
 
 def test_a_network_with_a_linear_layer_beside_it_is_exported() -> None:

@@ -50,10 +50,47 @@ def test_the_evidence_of_a_linear_network_is_a_gaussian_density() -> None:
         free = 3 - 2 * rho * torch.linalg.inv(x.T @ x + prior).trace()
         noise = (y - x @ point).square().sum() / (12 - free)
         assert seen.rhos[0] == pytest.approx(float(free * noise / (2 * point @ point)))
-        covariance = noise * (torch.eye(12, dtype=torch.float64) + x @ x.T / (2 * rho))
+        assert seen.noise == pytest.approx(float(noise))
+        unit = torch.eye(12, dtype=torch.float64) + x @ x.T / (2 * rho)
         found.append(seen.logarithm)
-        right.append(float(MultivariateNormal(torch.zeros_like(y), covariance).log_prob(y)))
-    assert np.diff(found) == pytest.approx(np.diff(right))
+        right.append([
+            float(MultivariateNormal(torch.zeros_like(y), scale * unit).log_prob(y))
+            for scale in float(y @ torch.linalg.solve(unit, y)) / 12 * np.array([0.9, 1, 1.1])
+        ])  # fmt: skip
+    assert found == pytest.approx([each[1] for each in right])  # of the scale that is most likely
+    assert all(each[1] > max(each[0], each[2]) for each in right)
+
+
+def test_the_evidence_is_told_where_priors_are_lost_in_sums_of_squares() -> None:
+    """Singular values 1 to 1e-7 and rho 1e-18: against the singular value decomposition."""
+    generator = torch.Generator().manual_seed(0)
+    left, _ = torch.linalg.qr(torch.randn(30, 4, generator=generator, dtype=torch.float64))
+    right, _ = torch.linalg.qr(torch.randn(4, 4, generator=generator, dtype=torch.float64))
+    values = torch.tensor([1.0, 1e-2, 1e-5, 1e-7], dtype=torch.float64)
+    x, prior = left * values @ right, torch.full((4,), 2e-18, dtype=torch.float64)
+
+    def layers(weights: Any, data: Any) -> Any:
+        answers = data[0] @ weights[0]
+        return (answers[:, None],), [(data[0], answers)]
+
+    for rows in (x, x.T):  # of fewer weights than answers, and of more
+        target = Target(
+            tight(Identity()), rows.new_ones(len(rows), 1, 1),
+            torch.ones(len(rows), 1, dtype=torch.bool),
+        )  # fmt: skip
+        pull = (torch.full((rows.shape[1], 1), 1e-30, dtype=torch.float64),)
+        forward = Forward(
+            lambda weights, data: ((data[0] @ weights[0])[:, None],), (rows,), (target,), pull,
+            layers,
+        )  # fmt: skip
+        kind = NormalEquations if len(rows) == 30 else OutputEquations
+        weights = rows.shape[1]
+        seen = kind(forward, rows.new_zeros(weights)).determined(prior[:1].expand(weights))
+        assert seen is not None
+        known = values.square() / (values.square() + 2e-18)
+        logarithm = (values.square() + 2e-18).log().sum() + (weights - 4) * prior[0].log()
+        assert float(seen[0].sum()) == pytest.approx(float(known.sum()), rel=1e-4)
+        assert seen[1] == pytest.approx(float(logarithm), rel=1e-6)
 
 
 @pytest.mark.parametrize(("heads", "outputs"), [(1, 1), (1, 2), (2, 2)])  # of the same answers
@@ -150,7 +187,8 @@ def test_weights_that_rest_on_an_end_are_as_if_they_were_not_there() -> None:
     target = Target(tight(Identity()), y[:, None, None], torch.ones(12, 1, dtype=torch.bool))
 
     def layers(weights: Any, data: Any) -> Any:
-        return ((data[0] @ weights[0])[:, None],), [(data[0], data[0] @ weights[0])]
+        answers = data[0] @ weights[0]
+        return (answers[:, None],), [(data[0], answers)]
 
     def of(inputs: Tensor, ends: Any) -> Forward:
         pull = torch.full((inputs.shape[1], 1), 0.8, dtype=torch.float64)
