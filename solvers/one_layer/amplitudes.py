@@ -6,9 +6,7 @@ import math
 from dataclasses import replace
 
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
-from torch.linalg import solve_triangular
 
 from .problem import OneLayer, Units
 
@@ -23,8 +21,10 @@ def fitted(problem: OneLayer, units: Units) -> Units:
     """Return the units with the best amplitudes, constant and linear layer, without those of 0.
 
     min over t >= 0, c, Q of the loss + 2 rho sum t + linear |Q|^2 by Newton steps, each the
-    minimizer of a quadratic over t >= 0. Limits on scores are held by squares with prices, in
-    rounds that end when neither moves; where no amplitudes meet them, prices say by which units.
+    minimizer of a quadratic over t >= 0, found by steps along which no t becomes negative: what
+    comes to 0 is held there (Lawson and Hanson, Solving Least Squares Problems, 1974, with several
+    units at a time). Limits on scores are held by squares with prices, in rounds that end when
+    neither moves; where no amplitudes meet them, prices say by which units.
     """
     J, limits, before = _jacobian(problem, units), problem.limits, math.inf
     if limits is None:
@@ -101,23 +101,38 @@ def _jacobian(problem: OneLayer, units: Units) -> Tensor:
 
 
 def _constrained(H: Tensor, gradient: Tensor, x: Tensor, count: int) -> Tensor:
-    """Return argmin of <g, s> + <s, H s> / 2 where the first numbers of x + s are not negative.
+    """Return argmin of <g, s> + <s, H s> / 2 where the first numbers of x + s are not negative."""
+    free = torch.ones_like(x, dtype=torch.bool)
+    free[:count] = (x[:count] > 0) | (gradient[:count] < 0)
+    y, slope = x.clone(), gradient
+    for _ in range(10 * len(x) + 10):
+        among = free.nonzero()[:, 0]
+        step = torch.zeros_like(x)
+        step[among] = -_solved(H[among][:, among], slope[among])
+        falls = free[:count] & (step[:count] < 0)
+        held = falls & (y[:count] <= 0)
+        if bool(held.any()):
+            free[:count] &= ~held
+            continue
+        ratio = torch.where(falls, -y[:count] / step[:count], torch.inf)
+        length = float(ratio.amin().clamp(max=1.0)) if count else 1.0
+        y = y + length * step
+        ended = falls & (ratio <= length)
+        y[:count].masked_fill_(ended, 0.0)
+        free[:count] &= ~ended
+        slope = gradient + H @ (y - x)
+        if length == 1.0:
+            break
+    return y - x
 
-    With H = L L' in an order where the free numbers come first, those that are held are the least
-    squares of the last block of L (Lawson and Hanson, Solving Least Squares Problems, 1974).
-    """
-    order, free, ridge = torch.arange(len(x)).roll(-count), len(x) - count, _RIDGE
+
+def _solved(H: Tensor, right: Tensor) -> Tensor:
+    """Return H^-1 b, with a little more on the diagonal as long as H is singular."""
+    ridge = _RIDGE
     while True:
         damped = H.clone()
         damped.diagonal().add_(ridge * H.diagonal().max())
-        L, failed = torch.linalg.cholesky_ex(damped[order][:, order])
+        factor, failed = torch.linalg.cholesky_ex(damped)
         if not failed:
-            break
-        ridge *= 100  # as long as H is singular
-    z = solve_triangular(L, (damped @ x - gradient)[order][:, None], upper=False)[:, 0]
-    held, above = L[free:, free:].T, L[:free, :free].T
-    t = z[free:]
-    if count:  # SciPy's is not safe without numbers
-        t = torch.from_numpy(nnls(held.numpy(), t.numpy(), maxiter=100 * len(x))[0])
-    rest = solve_triangular(above, (z[:free] - L[free:, :free].T @ t)[:, None], upper=True)[:, 0]
-    return torch.cat([t, rest]) - x
+            return torch.cholesky_solve(right[:, None], factor)[:, 0]
+        ridge *= 100

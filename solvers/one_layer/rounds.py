@@ -165,8 +165,9 @@ def searched(
             w = kind.turned(torch.cat([drawn, w, -w]))
             parts.append((kind, ascended(problem.phi, X, R, w, kind)))
         else:
-            some = torch.randperm(len(X), generator=generator)[:_SWEPT] if inputs == 2 else None
-            parts.append((kind, exact(problem.phi, X, R, kind, some)))
+            some = inputs == 2 and len(X) > _SWEPT
+            rows = torch.randperm(len(X), generator=generator)[:_SWEPT] if some else None
+            parts.append((kind, exact(problem.phi, X, R, kind, rows)))
         proven = proven and (inputs == 1 or (inputs == 2 and len(V) <= _SWEPT))
     answers = Answers.ordered(parts, problem.X.shape[1])
     return answers, float(answers.values[0]) if proven else None

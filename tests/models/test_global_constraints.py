@@ -7,7 +7,7 @@ import torch
 
 from liftednet import global_gap
 from liftednet.activations import LeakyReLU, ReLU
-from liftednet.constraints import Bounds, Budget, GroupRates, Order, Values
+from liftednet.constraints import Bounds, Budget, Declared, GroupRates, Order, Values
 from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import CrossEntropy, SquaredError
 from liftednet.models import Global, LiftedMLP, global_path
@@ -172,6 +172,11 @@ def test_what_no_network_meets_or_what_is_not_convex_is_refused():
     groups = np.arange(len(y)) % 2
     with pytest.raises(DeclarationError, match="not convex"):
         classes.fit(X, torch.from_numpy(y > 0).long(), constraints=[GroupRates(groups, 0.1)])
+    short = Declared(lambda U: cp.norm(U) <= 1)
+    with pytest.raises(DeclarationError, match="CVXPY alone"):
+        model(1).fit(X, given, constraints=[short])
+    with pytest.raises(DeclarationError, match="this network has 2 outputs"):
+        LiftedMLP((1, 20, 2), ReLU(), SquaredError(), rho=RHO, method="global", monotonic_cst=[1])
     net = model(1).fit(X, given, constraints=[Budget(-0.4)])
     with pytest.raises(DataError, match="without constraints"):
         global_path(net, smallest=0.05)
