@@ -150,6 +150,10 @@ def test_a_bounded_weight_has_no_more_to_lose_than_its_judgement_says(
         around = float((found.violation.abs() * (weight.abs() + 0.8)).sum())
         assert lost <= (found.gap + around) * (1 + 1e-6)
         assert found.gap <= 2 * lost + around
+        if most is not most_by_cvxpy:  # the best W is the slope of the support function
+            best = -torch.func.grad(most)(gradient)
+            nothing = penalty.judged(best, gradient, smoothness)
+            assert float(nothing.violation.abs().max()) < 1e-9 and nothing.gap < 1e-9
         if penalty.signed:
             continue
         opposite = penalty.judged(-weight, -gradient, smoothness)  # the domain has no signs
