@@ -58,7 +58,7 @@ Stacked = dict[Parameter, Tensor]  # [W; b] of every layer
 
 _ROUNDS, _FEWEST, _MOST = 7, 10, 60  # of the multipliers, and of L-BFGS in each: least and most
 _BRIEF = 3, 20  # rounds, and steps in each, while rho is chosen
-_ROWS = 24_000  # that a round passes between these, so that a fit costs at most thrice a free one
+_ROWS = 24_000  # that a round passes between these, so that many rows take few steps
 _HISTORY = 10
 _FALL, _RISE = 0.25, 4.0  # a round that brings less raises the weight of the squares by so much
 _MET = 1e-5  # limits moved by less, over the norm of their rows, and the prices with them: the end
