@@ -18,8 +18,8 @@ from liftednet.sets.splitting import Splitting
 from .base import Solver
 from .newton_weights import proximal, proximal_newton
 
-_NEAR, _LEAST = 1e-9, 1e-14  # what points may be apart, and the least that is asked
-_STRICTER = 0.3  # of what was asked, where the verdict asks for more
+# What points may be apart, by how much less where the verdict asks for more, and the least.
+_NEAR, _STRICTER, _LEAST = 1e-9, 0.3, 1e-14
 
 
 def is_split(penalty: Penalty) -> bool:
