@@ -72,9 +72,9 @@ class Lines:
             for number, curve in enumerate(block.curves):
                 own = block.which == number
                 found[:, :, own] = _beside(curve, low[:, own], high[:, own])
-        pairs = [(found[n], found[n + 1]) for n in (0, 2, 4)]
+        below, above, turn = ((found[n], found[n + 1]) for n in (0, 2, 4))
         under = np.array([curve.convex for curve in block.curves])[block.which]
-        return cls(low, high, *pairs, under, found[6], found[7])
+        return cls(low, high, below, above, turn, under, found[6], found[7])
 
 
 def _beside(curve: Curve, low: Array, high: Array) -> Array:
@@ -269,8 +269,8 @@ class Raised:
     """
 
     mix: list[Array]
-    held: list[Array] | None
-    weights: Array | None
+    held: Any
+    weights: Any
     scales: Any
     bound: Any = None
     x: Any = None
@@ -425,9 +425,13 @@ def ranges(
         known: ends of pre-activations that were found before; of no entries where there are none.
     """
     until, (low, high) = time.perf_counter() + seconds, (x[None] for x in box)
+    before = None
+    if steps:  # closer lines of some units need not make closer ones of others
+        known = ranges(composition, box, known=known)
+        before = known[-1]
     lines, _ = lines_of(composition, low, high, steps=steps, until=until, known=known)
     least = corner(low, high)
-    output, _ = _ends(composition, lines, None, low, high, least, steps, until, None)
+    output, _ = _ends(composition, lines, None, low, high, least, steps, until, before)
     return [*((x.low[0], x.high[0]) for x in lines), (output[0][0], output[1][0])]
 
 

@@ -55,7 +55,7 @@ class Relaxation:
         self.constraints: list[Constraint] = [x >= box[0], x <= box[1]]
         self.exact, self.whole = True, 0
         self._given: list[list[tuple[Any, Callable[[Array], Array]]]] = []
-        self.states: list[Expression] = []
+        self.states: list[Any] = []
         for block, ends in zip(composition.blocks, ranges, strict=False):
             u = block.argument.of([x, *self.states])
             self._given.append([])

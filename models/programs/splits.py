@@ -114,16 +114,12 @@ class Tree:
         self.cutoff = np.inf
         rows, (_, functions, inputs) = self.nodes.low.shape[1], sums.slopes.shape
         functions = functions if scales.any() else 1
-        x, self.given = (
-            cp.Variable(inputs),
-            [
-                cp.Parameter(shape)
-                for shape in ((rows, inputs), rows, rows, (functions, inputs), functions)
-            ],
-        )
-        matrix, low, high, slopes, values = self.given
+        shapes = (rows, inputs), rows, rows, (functions, inputs), functions
+        x: Any = cp.Variable(inputs)
+        self.given: list[Any] = [cp.Parameter(shape) for shape in shapes]
+        matrix, least_u, most_u, slopes, values = self.given
         cost, self.limits = stated(x, slopes @ x + values)
-        self.sides = [matrix @ x <= high, matrix @ x >= low] if rows else []
+        self.sides = [matrix @ x <= most_u, matrix @ x >= least_u] if rows else []
         self.leaf = cp.Problem(cp.Minimize(cost), [*self.sides, *self.limits])
 
     def rounds(self) -> Iterator[Array]:
@@ -162,7 +158,7 @@ class Tree:
         points = np.zeros((len(nodes.bound), inputs))
         for row in range(len(points)):
             one = nodes.of([row])
-            lines, sides = self.lines(one), []
+            lines, sides = self.lines(one), list[Way]()
             for block in self.composition.blocks:
                 sums = Sums.both_ways(block.argument, slice(None), inputs)
                 sides.append(Way(self.composition, lines[: len(sides)], sums, 1))
