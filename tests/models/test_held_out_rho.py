@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -54,14 +56,15 @@ def test_rows_set_aside_raise_rho_and_new_rows_agree() -> None:
     held = [GroupMeans(group, 0.05)]
     new, labels, _ = drawn(4_000, 1)
 
-    def model(**rho: float) -> LiftedMLP:
-        return LiftedMLP((12, 20, 1), loss=BinaryCrossEntropy(), max_iter=60, **rho)
+    def model(**settings: Any) -> LiftedMLP:
+        return LiftedMLP((12, 20, 1), loss=BinaryCrossEntropy(), max_iter=60, **settings)
 
     found = {}
     for name, one in {"chosen": model(), "given": model(rho=1.0)}.items():
         one.fit(x, y, constraints=held)
         assert max(violations(held, one.scores(x))) < 1e-9
         loss = torch.nn.functional.binary_cross_entropy_with_logits(one.scores(new), labels)
+        assert one.trace is not None
         found[name] = float(loss), one.structure.penalties, one.trace
     rhos = [{x.curvature / 2 for x in penalties.values()} for _, penalties, _ in found.values()]
     assert rhos == [{3.0}, {1.0}]

@@ -186,7 +186,8 @@ def test_the_residual_under_a_bound_is_a_duality_gap(bound: float) -> None:
 
     def inside(matrix: Tensor) -> Tensor:
         left, sizes, right = torch.linalg.svd(matrix, full_matrices=False)
-        return left * sizes.clamp(max=bound) @ right
+        found: Tensor = left * sizes.clamp(max=bound) @ right
+        return found
 
     for share in (1e-4, 1.0):
         weight = inside(solve(problem).value.matrix + share * bound * off[:4])

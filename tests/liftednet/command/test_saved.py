@@ -86,7 +86,9 @@ def test_what_is_within_limits_is_certified_and_written_to_onnx(here) -> None:
     program = torch.export.export(
         to_torch(model).eval(), (torch.from_numpy(x),), dynamic_shapes=(({0: Dim("samples")},),)
     )
-    torch.onnx.export(program, dynamo=True, verbose=False).save(here / "shares.onnx")
+    exported = torch.onnx.export(program, dynamo=True, verbose=False)
+    assert exported is not None
+    exported.save(here / "shares.onnx")
     session = runtime.InferenceSession(here / "shares.onnx")
     (found,) = session.run(None, {session.get_inputs()[0].name: x})
     expected = model.predict(torch.from_numpy(x)).numpy()

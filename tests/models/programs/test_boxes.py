@@ -45,9 +45,9 @@ def test_a_line_is_below_the_cost_on_its_box_and_closes_in_on_it(activation) -> 
     draw, cost, own = np.random.default_rng(0), np.array([1.0, -0.5]), np.array([0.3, 0.0, -0.2])
     matrix, offset = draw.normal(size=(2, 3)), draw.normal(size=2)
     inside = kinked(inside_of(composition_of(network, 2), matrix, offset))
-    parts = {k: (cost @ part.T)[None, None] for k, part in inside.output.parts.items()}
+    answers = {k: (cost @ part.T)[None, None] for k, part in inside.output.parts.items()}
     constants = np.full((1, 1), cost @ inside.output.offset)
-    line = Sums(constants, own[None, None], parts, np.abs(constants))
+    line = Sums(constants, own[None, None], answers, np.abs(constants))
 
     def values(v: Any) -> Any:
         with torch.no_grad():
