@@ -138,7 +138,7 @@ BOUNDS: list[tuple[Penalty, Callable[[Tensor], Tensor]]] = [
 ]
 
 
-@pytest.mark.parametrize(("penalty", "most"), BOUNDS, ids=lambda x: repr(x)[:30])
+@pytest.mark.parametrize(("penalty", "most"), BOUNDS, ids=[repr(x)[:60] for x, _ in BOUNDS])
 def test_a_bounded_weight_has_no_more_to_lose_than_its_judgement_says(
     penalty: Penalty, most: Callable[[Tensor], Tensor]
 ) -> None:
