@@ -260,10 +260,13 @@ class Posterior:
         """
         if self._term.loss.probabilistic:
             raise DataError(f"{self._term.loss.name} leaves no residuals, which are of squares.")
+        return self._left_out()
+
+    def _left_out(self, copies: bool = False) -> Tensor:
         data = self.model._on_data()
         forward = self._forward(data)
         (target,) = forward.targets
-        means = torch.cat([mean for mean, _ in self.laplace.left_out(forward)])
+        means = torch.cat([mean for mean, _ in self.laplace.left_out(forward, copies=copies)])
         answers = self._by_sample(means.reshape_as(target.values), data)
         values = self._by_sample(target.values, data)
         return self._undone(values) - self._answered(answers)
@@ -415,9 +418,12 @@ def answer_skewed(model: Lifted) -> None:
     known = model._known.standardization
     moments = known.moments[term.label]
     assert moments.power is not None  # the caller has seen to it
-    (outputs,) = found._forward(model._on_data()).passed(found.laplace.point)
+    forward = found._forward(model._on_data())
+    (outputs,), (target,) = forward.passed(found.laplace.point), forward.targets
+    weights = (target.weight * target.counted[..., None]).double().expand_as(outputs[..., :1])
     answers = torch.addcmul(moments.center, outputs.to(moments.scale), moments.scale)
-    means = moments.power.fitted(answers, found.laplace.noise.sqrt() * moments.scale)
+    seen = answers[(weights > 0).expand_as(answers)].view(-1, answers.shape[-1])
+    means = moments.power.fitted(seen, found.laplace.noise.sqrt() * moments.scale)
 
     def answering(power: Power) -> Posterior:
         by = {**known.moments, term.label: replace(moments, power=power)}
@@ -426,9 +432,11 @@ def answer_skewed(model: Lifted) -> None:
 
     if bool((long := means.logarithmic).any()):
         medians = replace(means, noise=torch.where(long, 0.0, means.noise))
-        of_means, of_medians = (answering(x).leave_one_out().square() for x in (means, medians))
-        gain = (of_medians - of_means).double()
-        sure = (gain.mean(0) > _SURE * gain.std(0) / len(gain) ** 0.5).to(long)
+        of_means, of_medians = (answering(x)._left_out(True).square() for x in (means, medians))
+        gain, by = (of_medians - of_means).double(), weights.reshape(-1, 1)
+        mean = (by * gain).sum(0) / by.sum()
+        deviation = ((by * (gain - mean).square()).sum(0) / by.sum()).sqrt()
+        sure = (mean > _SURE * deviation / by.sum() ** 0.5).to(long)
         means = replace(means, noise=torch.where(sure, means.noise, medians.noise))
     answering(means)
 

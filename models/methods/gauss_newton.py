@@ -270,7 +270,9 @@ def forward_of(blocks: Blocks) -> Forward:
         for x in structure.states
         if network.dense and isinstance(structure.divergences[x].activation, _KINKED)
     ]  # a recurrence waits on slopes that are nearly flat, which L-BFGS takes for an end
-    hidden = tuple(_between_layers(structure, kinked))
+    # A pass through a projection costs so much that exchanges would take a minute.
+    limited = structure.network.limited
+    hidden = () if limited else tuple(_between_layers(structure, kinked))
     return Forward(
         network, network.data, targets, tuple(pull), layers, recurrent, ends, bool(kinked), hidden
     )

@@ -77,8 +77,13 @@ class Laplace:
             found.append(outputs + (rows @ moves.T).movedim(-1, 0))
         return torch.cat(found, 1)
 
-    def left_out(self, forward: Forward) -> Iterator[tuple[Tensor, Tensor]]:
+    def left_out(
+        self, forward: Forward, *, copies: bool = False
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield outputs and covariances by the weights without the sample itself.
+
+        With `copies` a sample of weight 3 is three, of which one is left out, so that weights are
+        what repetitions are; else all of it is.
 
         Without its part of H the covariance V = J H^-1 J' of a sample's outputs is V (I - B V)^-1,
         and one Newton step without its gradient g moves the outputs u to u + V (I - B V)^-1 g:
@@ -90,14 +95,16 @@ class Laplace:
             target = replace(part.targets[0], precision=self._precision)
             images, wide = self.covariance.image(rows).flatten(1, 2), outputs.flatten(1, 2)
             covariance = images @ images.mT
-            curved = hessians(target.curved(outputs), outputs)
+            weight = torch.as_tensor(target.weight if copies else 1.0).to(outputs)
+            gone = weight.clamp(min=1).reciprocal().reshape(-1, 1, 1)
+            curved = hessians(target.curved(outputs), outputs) * gone[..., None]
             if outputs.shape[1] > 1:  # rows are apart
                 curved = torch.stack([torch.block_diag(*one) for one in curved])
             else:
                 curved = curved[:, 0]
             units = torch.eye(wide.shape[1], dtype=wide.dtype, device=wide.device)
             wider = torch.linalg.solve(units - curved @ covariance, covariance, left=False)
-            slopes = target.slopes(outputs)[0].flatten(1, 2).unsqueeze(-1)
+            slopes = (target.slopes(outputs)[0] * gone).flatten(1, 2).unsqueeze(-1)
             yield wide + (wider @ slopes)[..., 0], self.scale * wider
 
     @property
@@ -204,7 +211,9 @@ def share_of(found: Laplace, forward: Forward) -> float:
     counted = target.counted.flatten()  # targets of others are nothing that could be likely
     weights = (target.weight * target.counted[..., None]).double().flatten()[counted]
     scores = found.point.new_zeros(len(_SHARES))
-    means, covariances = (torch.cat(x) for x in zip(*found.left_out(some), strict=True))
+    means, covariances = (
+        torch.cat(x) for x in zip(*found.left_out(some, copies=True), strict=True)
+    )
     each = covariances.unflatten(1, (rows, outputs)).unflatten(3, (rows, outputs))
     blocks = each.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2).flatten(0, 1)
     values = target.values.flatten(0, 1)[counted].unsqueeze(1)

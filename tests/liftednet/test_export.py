@@ -157,7 +157,7 @@ def test_what_is_no_fitted_model_or_no_network_is_refused(fitted) -> None:
         ({"loss": nn.BCELoss()}, "give the scores that the Sigmoid takes"),
         ({"loss": nn.functional.l1_loss}, "CrossEntropy.* for classes or SquaredError"),
         ({"loss": nn.CrossEntropyLoss(torch.ones(3))}, "has weight=tensor.*sample_weight"),
-        ({"activations": "gelu"}, "there is no activation 'gelu'"),
+        ({"activations": "glue"}, "there is no activation 'glue'"),
         ({"sizes": 5}, "sizes must be at least two"),
         ({"seed": None}, "seed must be an integer"),
         ({"seed": -1}, "seed must be an integer"),

@@ -95,7 +95,8 @@ def test_a_linear_network_has_the_posterior_of_bayesian_regression() -> None:
     torch.testing.assert_close(outputs[:, 0, 0], unseen @ point)
     wanted = noise * (unseen @ inverse @ unseen.T).diagonal()
     torch.testing.assert_close(covariances[:, 0, 0, 0], wanted)
-    density = noise * (torch.eye(25, dtype=torch.float64) + x @ x.T / (2 * RHO))
+    density = torch.eye(25, dtype=torch.float64) + x @ x.T / (2 * RHO)
+    density *= y[:, 0] @ torch.linalg.solve(density, y[:, 0]) / 25  # at its most likely scale
     right = MultivariateNormal(torch.zeros(25, dtype=torch.float64), density).log_prob(y[:, 0])
     assert found.logarithm == pytest.approx(float(right))
 
