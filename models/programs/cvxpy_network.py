@@ -80,6 +80,7 @@ class CvxpyNetwork:
         output: (outputs,) or (samples, outputs).
         composition: the network.
         graphs: the programs of the samples; none of a network that is convex, concave or affine.
+        sides: of a box around x, where there are no graphs, which have their own.
 
     Example:
         >>> import cvxpy as cp
@@ -103,6 +104,7 @@ class CvxpyNetwork:
     output: Any
     composition: Composition
     graphs: list[Graph] = field(default_factory=list)
+    sides: list[Constraint] = field(default_factory=list)
 
     @property
     def kind(self) -> str:
@@ -119,8 +121,8 @@ class CvxpyNetwork:
 
     @cached_property
     def constraints(self) -> list[Constraint]:
-        """To be given to the problem; none of a network that is convex, concave or affine."""
-        return [one for graph in self.graphs for one in graph.constraints()]
+        """To be given to the problem; of a convex, concave or affine network those of a box."""
+        return [*self.sides, *(one for graph in self.graphs for one in graph.constraints())]
 
     @cached_property
     def states(self) -> tuple[Expression, ...]:
@@ -172,7 +174,7 @@ class CvxpyNetwork:
         units = sum(map(len, self.composition.blocks))
         said = f"{self.kind} in {self.composition.inputs} inputs, {units} units"
         if not self.graphs:
-            return f"{said}, no constraints"
+            return f"{said}, no constraints" + " but the box" * bool(self.sides)
         return (
             f"{said}, {self.whole} of them whole numbers, ranges tightened in {self.seconds:.2f} s"
         )
@@ -201,8 +203,8 @@ def to_cvxpy(
         network: a fitted estimator or model, or a torch.nn.Module, whose weights stay as they are.
         x: a cp.Variable or an affine expression of variables and parameters, (inputs,) or (samples,
             inputs); axes of a sample in one row.
-        box: (lowest, highest) x, numbers or (inputs,) each, for networks that are not convex; None
-            for the bounds of x, as of cp.Variable(3, bounds=[0, 1]). It is part of the constraints.
+        box: (lowest, highest) x, numbers or (inputs,) each, part of the constraints; None for the
+            bounds of x, as of cp.Variable(3, bounds=[0, 1]), and of a convex network for no box.
         mixed_integer: whether a convex network, too, is stated by both sides of its kinks, which
             maximizing it needs; None for that of networks that are not convex.
         seconds: the most that may be taken to tighten the ranges of units, when the constraints are
@@ -238,7 +240,9 @@ def to_cvxpy(
     composition = composition_of(network, x.shape[-1], example)
     output = None if mixed_integer else _curved(composition, x)
     if output is not None:
-        return CvxpyNetwork(x, output, composition)
+        ends = () if box is None else require_box(box, x.shape[-1])
+        sides = [x >= ends[0], x <= ends[1]] if ends else []
+        return CvxpyNetwork(x, output, composition, sides=sides)
     if mixed_integer is False:
         raise DeclarationError(
             "the network is not convex, concave or affine in its inputs by the signs of its "

@@ -88,8 +88,10 @@ class Optimum:
     def __str__(self) -> str:
         """Say what is known."""
         how = "proven" if self.proven else "not proven within the time"
+        off = abs(self.value - self.bound)
+        apart = f"gap {self.gap:.2g}" if self.gap < 1 else f"{off:.2g} apart"
         return (
-            f"value {self.value:.6g}, bound {self.bound:.6g}, gap {self.gap:.2g}, {how}: "
+            f"value {self.value:.6g}, bound {self.bound:.6g}, {apart}, {how}: "
             f"{self.seconds:.2f} s, {self.nodes} nodes"
         )
 
@@ -169,7 +171,7 @@ def optimize(
     if x0 is not None and np.shape(x0) != network.x.shape:
         raise DataError(f"x0 must have the shape {network.x.shape} of x, got {np.shape(x0)}.")
     if not network.graphs:
-        return _convex(network, objective, given, gap)
+        return _convex(network, objective, [*network.constraints, *given], gap)
     found = _Proof(network, objective, given, gap, time.perf_counter(), seconds)
     return found.optimum(x0, progress)
 
