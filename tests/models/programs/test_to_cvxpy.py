@@ -318,6 +318,6 @@ def test_a_convex_network_keeps_within_a_box_that_is_given() -> None:
     best = optimize(found, cp.Maximize(found.output[0]))
     weights = line.weight[0].detach()
     corner = torch.where(weights > 0, 2.0, -1.0).double()
-    np.testing.assert_allclose(x.value, corner, atol=1e-6)
+    np.testing.assert_allclose(np.asarray(x.value), corner, atol=1e-6)
     most = float(weights @ corner + line.bias)
     assert best.proven and best.value == pytest.approx(most, abs=1e-7)
