@@ -1,9 +1,10 @@
-"""The largest output of a trained network over a box, proven: ours, or OMLT with HiGHS.
+"""The largest output of a trained network over a box, proven: ours, OMLT with HiGHS, or SCIP.
 
-Run it with `OMP_NUM_THREADS=1 OMLT_PYTHON=folder/bin/python python -m benchmarks.into_cvxpy`, some
-tens of minutes of one core; OMLT_PYTHON is a Python that has omlt 1.2.2, pyomo 6.10.1 and highspy
-1.15.1. It goes on where it was interrupted: runs that stand in
-benchmarks/results/into_cvxpy.jsonl are not repeated.
+Run it with `OMP_NUM_THREADS=1 OMLT_PYTHON=folder/bin/python SCIP_PYTHON=other/bin/python python -m
+benchmarks.into_cvxpy`, some tens of minutes of one core; OMLT_PYTHON is a Python that has omlt
+1.2.2, pyomo 6.10.1 and highspy 1.15.1, SCIP_PYTHON one with torch, pyscipopt 6.3.0 and pyscipopt-ml
+1.4.1. It goes on where it was interrupted: runs that stand in benchmarks/results/into_cvxpy.jsonl
+are not repeated.
 
 Networks of ReLU fit y = log(exp(<a, x>) + exp(<b, x>)) + .3 |x|^2 on 600 points of [-2, 2]^p, by
 ours without options (`LiftedRegressor`, one seed) and by torch's Adam (1,000 steps at the rate .01
@@ -54,10 +55,10 @@ GAP, LIMIT, BOX = 1e-4, 30.0, 2.0
 SHAPES = (
     (2, (20,)), (2, (50,)), (5, (20,)), (5, (50,)), (10, (20,)),
     (2, (20, 20)), (5, (10, 10)), (5, (10, 10, 10)), (5, (10, 10, 10, 10)), (5, (20, 20)),
-    (10, (20, 20)), (20, (50,)), (50, (50,)),
+    (10, (20, 20)), (20, (50,)), (50, (50,)), (2, (200, 200)), (2, (100,) * 4),
 )  # fmt: skip
 RATES = (0.3, 1.0, 3.0, 10.0)
-METHODS = ("ours", "OMLT", "100 gradient starts")
+METHODS = ("ours", "OMLT", "SCIP", "100 gradient starts")
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def by_ours(network: nn.Sequential, inputs: int) -> Outcome:
     }  # fmt: skip
 
 
-def by_omlt(network: nn.Sequential) -> Outcome:
+def by_others(method: str, network: nn.Sequential) -> Outcome:
     layers = [x for x in network if isinstance(x, nn.Linear)]
     arrays = {}
     for number, layer in enumerate(layers):
@@ -127,7 +128,7 @@ def by_omlt(network: nn.Sequential) -> Outcome:
         np.savez(f"{folder}/network.npz", **arrays)
         script = Path(__file__).parent / "into_cvxpy_opponents.py"
         said = subprocess.run(
-            [os.environ["OMLT_PYTHON"], str(script), f"{folder}/network.npz", str(LIMIT)],
+            [os.environ[f"{method}_PYTHON"], script, method, f"{folder}/network.npz", str(LIMIT)],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
     found: Outcome = json.loads(said.stdout.splitlines()[-1])
@@ -155,7 +156,9 @@ def measured(run: Run) -> Outcome:
     network = network_of(run)
     if run.method == "ours":
         return by_ours(network, run.inputs)
-    return by_omlt(network) if run.method == "OMLT" else by_gradients(network, run.inputs)
+    if run.method in ("OMLT", "SCIP"):
+        return by_others(run.method, network)
+    return by_gradients(network, run.inputs)
 
 
 def runs() -> list[Run]:
@@ -342,41 +345,47 @@ def table(records: list[Record[Run]]) -> str:
     lines = [
         "# The largest output of a network over a box, proven", "",
         f"To a gap of {GAP:g}, or for {LIMIT:g} s. Seconds are processor time of one thread of a "
-        "machine that did other work; OMLT 1.2.2 has HiGHS 1.15.1. First "
+        "machine that did other work; OMLT 1.2.2 has HiGHS 1.15.1, PySCIPOpt-ML 1.4.1 has SCIP 10. "
+        "First "
         "answers are ours before any proof; what they and 100 gradient starts miss is relative to "
         "the best that is known. `python -m benchmarks.into_cvxpy`.", "",
         "| inputs | hidden | trained by | whole numbers | ours: seconds (gap) "
-        "| OMLT: seconds (gap) | ratio | first answer: seconds, misses "
+        "| OMLT: seconds (gap) | ratio | SCIP: seconds (gap) | first answer: seconds, misses "
         "| 100 gradient starts: seconds, misses |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]  # fmt: skip
-    ratios, misses, shares, proven = [], [], [], [0, 0]
+    ratios, of_scip, misses, shares, proven = [], [], [], [], [0, 0, 0]
     for run in by:
         each = [by.get(Run(run.inputs, run.hidden, run.trained, m)) for m in METHODS]
         if run.method != "ours" or None in each:
             continue
-        ours, omlt, ascent = each
-        assert ours is not None and omlt is not None and ascent is not None
-        best = max(x["value"] for x in (ours, omlt, ascent))
+        ours, omlt, scip, ascent = each
+        assert ours is not None and omlt is not None and scip is not None and ascent is not None
+        best = max(x["value"] for x in (ours, omlt, scip, ascent))
         off, theirs = ((best - x) / abs(best) for x in (ours["first"], ascent["value"]))
         misses.append(off)
         shares.append(ours["first_seconds"] / ascent["seconds"])
-        done = [gap(x) <= 1.01 * GAP for x in (ours, omlt)]
-        both, proven = all(done), [n + x for n, x in zip(proven, done, strict=True)]
+        done = [gap(x) <= 1.01 * GAP for x in (ours, omlt, scip)]
+        both, proven = all(done[:2]), [n + x for n, x in zip(proven, done, strict=True)]
+        if done[0] and done[2]:
+            of_scip.append(scip["seconds"] / ours["seconds"])
         ratio = f"{omlt['seconds'] / ours['seconds']:.2f}" if both else ""
         if both:
             ratios.append(omlt["seconds"] / ours["seconds"])
         lines.append(
             f"| {run.inputs} | {run.hidden} | {run.trained} | {ours['whole']} "
             f"| {ours['seconds']:.2f} ({gap(ours):.0e}) | {omlt['seconds']:.2f} ({gap(omlt):.0e}) "
-            f"| {ratio} | {ours['first_seconds']:.2f}, {max(off, 0):.2%} "
+            f"| {ratio} | {scip['seconds']:.2f} ({gap(scip):.0e}) "
+            f"| {ours['first_seconds']:.2f}, {max(off, 0):.2%} "
             f"| {ascent['seconds']:.2f}, {max(theirs, 0):.2%} |"
         )
     mean = exp(fmean(map(log, ratios)))
     lines += [
         "", "| what | figure |", "| --- | --- |",
-        f"| networks that ours proves, that OMLT proves, of {len(misses)} "
-        f"| {proven[0]}, {proven[1]} |",
+        f"| networks that ours proves, that OMLT, that SCIP proves, of {len(misses)} "
+        f"| {', '.join(map(str, proven))} |",
+        f"| SCIP's seconds over ours where both do, geometric mean, the least "
+        f"| {exp(fmean(map(log, of_scip))):.2f}, {min(of_scip):.2f} |",
         f"| OMLT's seconds over ours where both do, geometric mean | {mean:.2f} |",
         f"| the least | {min(ratios):.2f} |",
         f"| first answers within 1 % of the best known | {sum(x <= 0.01 for x in misses)} of "

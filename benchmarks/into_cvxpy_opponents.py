@@ -1,8 +1,8 @@
-"""OMLT with HiGHS on a network of ReLU, run by a Python that has omlt, pyomo and highspy.
+"""OMLT with HiGHS, or PySCIPOpt-ML with SCIP, on a network of ReLU.
 
-`python benchmarks/into_cvxpy_opponents.py FILE.npz SECONDS` reads W0, b0, W1, b1, ... of a network
-whose largest output over [-2, 2]^p is sought, and prints what was found as one line of JSON. It
-imports nothing of this repository: OMLT stands in an environment of its own.
+`python benchmarks/into_cvxpy_opponents.py OMLT|SCIP FILE.npz SECONDS` reads W0, b0, W1, b1, ... of
+a network whose largest output over [-2, 2]^p is sought, and prints what was found as one line of
+JSON. It imports nothing of this repository: each stands in an environment of its own.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import sys
 import time
 
 import numpy as np
-import pyomo.environ as pyo
-from omlt import OmltBlock
-from omlt.neuralnet import NetworkDefinition, ReluBigMFormulation
-from omlt.neuralnet.layer import DenseLayer, InputLayer
 
 GAP = 1e-4
+Weights = list[tuple[np.ndarray, np.ndarray]]
 
 
-def main(path: str, seconds: float) -> dict[str, float]:
-    stored = np.load(path)
-    weights = [(stored[f"W{n}"], stored[f"b{n}"]) for n in range(len(stored.files) // 2)]
+def by_omlt(weights: Weights, seconds: float) -> dict[str, float]:
+    import pyomo.environ as pyo
+    from omlt import OmltBlock
+    from omlt.neuralnet import NetworkDefinition, ReluBigMFormulation
+    from omlt.neuralnet.layer import DenseLayer, InputLayer
+
     inputs = len(weights[0][0])
     started = time.process_time()
     network = NetworkDefinition(scaled_input_bounds=dict.fromkeys(range(inputs), (-2.0, 2.0)))
@@ -48,5 +48,35 @@ def main(path: str, seconds: float) -> dict[str, float]:
     return {"seconds": spent, "value": float(value), "bound": float(bound)}
 
 
+def by_scip(weights: Weights, seconds: float) -> dict[str, float]:
+    import pyscipopt
+    import torch
+    from pyscipopt_ml.add_predictor import add_predictor_constr
+
+    parts = []
+    for matrix, bias in weights:
+        layer = torch.nn.Linear(*matrix.shape).double()
+        layer.weight.data, layer.bias.data = torch.from_numpy(matrix.T), torch.from_numpy(bias)
+        parts += [layer, torch.nn.ReLU()]
+    started, model = time.process_time(), pyscipopt.Model()
+    model.hideOutput()
+    x = [[model.addVar(lb=-2.0, ub=2.0) for _ in range(len(weights[0][0]))]]
+    y = [[model.addVar(lb=None, ub=None)]]
+    network = torch.nn.Sequential(*parts[:-1])
+    add_predictor_constr(model, network, np.array(x), np.array(y), unique_naming_prefix="p_")
+    model.setObjective(y[0][0], "maximize")
+    model.setParam("limits/gap", GAP)
+    model.setParam("limits/time", seconds)
+    model.optimize()
+    spent = time.process_time() - started
+    return {"seconds": spent, "value": model.getPrimalbound(), "bound": model.getDualbound()}
+
+
+def main(method: str, path: str, seconds: float) -> dict[str, float]:
+    stored = np.load(path)
+    weights = [(stored[f"W{n}"], stored[f"b{n}"]) for n in range(len(stored.files) // 2)]
+    return (by_omlt if method == "OMLT" else by_scip)(weights, seconds)
+
+
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(main(sys.argv[1], float(sys.argv[2]))) + "\n")
+    sys.stdout.write(json.dumps(main(sys.argv[1], sys.argv[2], float(sys.argv[3]))) + "\n")
