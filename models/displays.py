@@ -1,4 +1,4 @@
-"""Pictures of estimators by scikit-learn's convention: from_estimator, plot, ax_ and figure_."""
+"""Pictures of estimators by the convention of scikit-learn: from_estimator, plot, and the axes."""
 
 from __future__ import annotations
 
