@@ -45,6 +45,7 @@ def by_omlt(weights: Weights, seconds: float) -> dict[str, float]:
     found = solver.solve(model, load_solutions=False)
     spent = time.process_time() - started
     value, bound = found.problem.lower_bound, found.problem.upper_bound
+    value = -1e20 if value is None else value  # as SCIP tells that it has found none
     return {"seconds": spent, "value": float(value), "bound": float(bound)}
 
 
