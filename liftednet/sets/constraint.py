@@ -137,7 +137,9 @@ class _Taken(Constraint):
         return Limits(matrix[whole], found.lower[whole], found.upper[whole], shape)
 
     def stated(self, u: Expression) -> list[Stated]:
-        return self.constraint.stated(u[np.argsort(self.rows)])
+        if self.limits(*u.shape) is not None:
+            return super().stated(u)
+        return self.constraint.stated(u[np.argsort(self.rows)])  # CVXPY knows it of all rows alone
 
     def __repr__(self) -> str:
         return repr(self.constraint)

@@ -140,11 +140,15 @@ class Sums:
     @classmethod
     def both_ways(cls, argument: Combination, which: Any, inputs: int) -> Sums:
         """Return some entries of u, and their negatives, as sums."""
-        both = np.concatenate([np.eye(len(argument.offset))[which]] * 2)
-        both[len(both) // 2 :] *= -1
-        costs = {k: (both @ part.T)[None] for k, part in argument.parts.items()}
-        constants = (both @ argument.offset - np.abs(both) @ _finite(argument.off))[None]
-        return cls(constants, np.zeros((1, len(both), inputs)), costs, np.abs(constants))
+        one = np.eye(len(argument.offset))[which]
+        return cls.of(np.concatenate([one, -one]), argument, inputs)
+
+    @classmethod
+    def of(cls, rows: Array, argument: Combination, inputs: int) -> Sums:
+        """Return M u for rows M, (sums, entries of u)."""
+        costs = {k: (rows @ part.T)[None] for k, part in argument.parts.items()}
+        constants = (rows @ argument.offset - np.abs(rows) @ _finite(argument.off))[None]
+        return cls(constants, np.zeros((1, len(rows), inputs)), costs, np.abs(constants))
 
     def weighted(self, weights: Array | None) -> Sums:
         """Return sums of sums, by weights (boxes, sums, sums before)."""

@@ -102,10 +102,8 @@ def robustness_radius(
         raise DataError(f'norm must be 2 or float("inf"), got {norm!r}.')
     require_positive("gap", gap)
     require_positive("seconds", seconds)
-    until, composition = (
-        time.perf_counter() + seconds,
-        kinked(composition_of(model, len(point), example)),
-    )
+    until = time.perf_counter() + seconds
+    composition = kinked(composition_of(model, len(point), example))
     none = np.full(len(point), np.inf)
     ends = (-none, none) if box is None else require_box(box, len(point))
     if not ((ends[0] <= point) & (point <= ends[1])).all():
@@ -121,10 +119,7 @@ def robustness_radius(
     low, high = np.maximum(ends[0], point - wide), np.minimum(ends[1], point + wide)
     ball = (point, wide) if norm == 2 else None
     lines, _ = lines_of(composition, low[None], high[None], ball=ball, steps=_RAISED, until=until)
-    output = composition.output
-    constants = (margins @ output.offset)[None]
-    costs = {k: (margins @ part.T)[None] for k, part in output.parts.items()}
-    sums = Sums(constants, np.zeros((1, len(margins), len(point))), costs, np.abs(constants))
+    sums = Sums.of(margins, composition.output, len(point))
     least, largest = nearest(point, low, high, most, norm), np.maximum(-low, high)[None]
     classes = np.eye(len(margins))
 
