@@ -48,7 +48,7 @@ from liftednet.activations import ReLU
 from liftednet.constraints import Bounds, Constraint, GroupMeans, Linear, Order, violations
 from liftednet.errors import SolverError
 from liftednet.layers import concatenate, dense
-from liftednet.losses import BinaryCrossEntropy, CrossEntropy, PinnedLoss, SquaredError
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, FenchelYoungLoss, SquaredError
 from liftednet.models import Lifted
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import ConstrainedFit, Design, WeightFit, Weights
@@ -110,7 +110,7 @@ class Task:
 
     hidden: int
     skip: bool
-    loss: PinnedLoss
+    loss: FenchelYoungLoss
     train: Part
     test: Part
     within: tuple[Constraint, ...] = ()

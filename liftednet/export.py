@@ -193,8 +193,8 @@ def is_chain(model: Any) -> bool:
     if network is None:
         return True
     states = model.structure.states
-    pinned = [term.argument for term in network.terms if term.state is None]
-    arguments = [*(state.argument for state in states), *pinned]
+    without_states = [term.argument for term in network.terms if term.state is None]
+    arguments = [*(state.argument for state in states), *without_states]
     below = [network.inputs[0], *states]
     plain = len(network.inputs) == len(network.terms) == 1 and len(below[0].shape) == 1
     return (
@@ -297,7 +297,7 @@ class ExportedGraph(nn.Module):
         else:
             output = values[term.state]
         if term.state is None and not self.logits:
-            output = term.pinned.activate(output)
+            output = term.activation.forward(output)
         if not term.argument.sequence:
             return output
         if term.label not in self._last_only:

@@ -1,7 +1,7 @@
 """Losses: divergences whose v is data, and losses on output states.
 
-A pinned loss is D(y, u) with u the last pre-activation. An output loss L(y, z) compares the data
-with output states z that have an activation of their own (Lifted Neural Networks, eq. (14)).
+A Fenchel-Young loss is D(y, u) with u the last pre-activation. An output loss L(y, z) compares the
+data with output states z that have an activation of their own (Lifted Neural Networks, eq. (14)).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = [
     "BinaryCrossEntropy",
     "CrossEntropy",
     "Declared",
+    "FenchelYoungLoss",
     "Huber",
     "Loss",
     "OutputLoss",
-    "PinnedLoss",
     "Quantile",
     "SimplexCrossEntropy",
     "SquaredError",
@@ -124,26 +124,24 @@ class _Classes(Loss):
         return output.argmax(-1)
 
 
-class PinnedLoss(Loss):
-    """A loss that is a divergence D(y, u) of an activation.
+class FenchelYoungLoss(Loss):
+    """A divergence D(y, u) = Phi(y) + Phi*(u) - <y, u> of an activation, which is Phi*'.
+
+    Learning with Fenchel-Young Losses (Blondel, Martins, Niculae, 2020), definition 2: Omega = Phi.
 
     Attributes:
         divergence: D.
 
     Example:
         >>> import torch
-        >>> from liftednet.losses import CrossEntropy, PinnedLoss
-        >>> isinstance(CrossEntropy(), PinnedLoss)
+        >>> from liftednet.losses import CrossEntropy, FenchelYoungLoss
+        >>> isinstance(CrossEntropy(), FenchelYoungLoss)
         True
-        >>> CrossEntropy().activate(torch.zeros(1, 2))
+        >>> CrossEntropy().divergence.activation.forward(torch.zeros(1, 2))
         tensor([[0.5000, 0.5000]])
     """
 
     divergence: Divergence
-
-    def activate(self, u: Tensor) -> Tensor:
-        """Return the output that u, (samples, outputs), stands for."""
-        return self.divergence.activation.forward(u)
 
 
 class OutputLoss(Loss):
@@ -189,7 +187,7 @@ class OutputLoss(Loss):
         return self.output_values(y, z).sum()
 
 
-class SquaredError(_Numbers, PinnedLoss, OutputLoss):
+class SquaredError(_Numbers, FenchelYoungLoss, OutputLoss):
     """|y - u|^2 / 2, summed over samples and outputs.
 
     Lifted Neural Networks, eq. (5) and section 6.2, up to the factor 1/2.
@@ -225,7 +223,7 @@ class SquaredError(_Numbers, PinnedLoss, OutputLoss):
         return activation.prox(y + lam * u, lam)
 
 
-class CrossEntropy(_Classes, PinnedLoss):
+class CrossEntropy(_Classes, FenchelYoungLoss):
     """log sum exp(u) - <y, u> + sum y log y, from labels or from class probabilities.
 
     Lifted Neural Networks, eq. (11). Smoothed labels, 0.1 or so, make large networks on large data
@@ -268,7 +266,7 @@ class CrossEntropy(_Classes, PinnedLoss):
         return target.mul(1 - self.smoothing).add_(self.smoothing / outputs)
 
 
-class BinaryCrossEntropy(_Numbers, PinnedLoss):
+class BinaryCrossEntropy(_Numbers, FenchelYoungLoss):
     """log(1 + exp(u)) - y u, plus y log y + (1 - y) log(1 - y) for y strictly inside [0, 1].
 
     Example:

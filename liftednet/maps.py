@@ -229,7 +229,7 @@ class Given(LinearMap):
 
 @dataclass(frozen=True, eq=False)
 class Moved(Given):
-    """Entries of v at other places, as in a delay, a turn of time, or a choice of rows.
+    """Entries of v at other places, as in a delay, a reversal of time, or a choice of rows.
 
     Attributes:
         whole_rows: whether rows are moved, each with all of its units.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from liftednet.activation import Activation, require_activation, require_torch
 from liftednet.activations.piecewise_linear import Bounded, MaxPooling, ReLU
 from liftednet.constraints import Constraint
+from liftednet.divergences import Divergence
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers.expression import (
     Applied,
@@ -24,8 +25,8 @@ from liftednet.layers.expression import (
 )
 from liftednet.layers.layer import Shape, check_layer
 from liftednet.layers.projection import Ends, Projection, projection
-from liftednet.layers.time import Delay, Early, Late, Turn
-from liftednet.losses import Loss, OutputLoss, PinnedLoss
+from liftednet.layers.time import Delay, DropFirst, PadFirst, Reverse
+from liftednet.losses import FenchelYoungLoss, Loss, OutputLoss
 from liftednet.names import loss_of
 from liftednet.validation import is_integer, require_flag, require_positive
 
@@ -85,11 +86,11 @@ class State(Expression, Variable):
     """
 
     def __init__(
-        self, activation: Activation, shape: Shape, sequence: bool, early: int = 0
+        self, activation: Activation, shape: Shape, sequence: bool, initial_steps: int = 0
     ) -> None:
         """Declare the states, whose argument comes later."""
         self.activation, self.shape = activation, shape
-        self.sequence, self.early = sequence, early
+        self.sequence, self.initial_steps = sequence, initial_steps
         self.variables = frozenset({self})
         self.lam: float | None = None
         self.bounds: Bounds | None = None
@@ -118,7 +119,7 @@ class State(Expression, Variable):
                 f"{self} of shape {self.shape} needs {self.units} pre-activations, and its "
                 f"argument has the shape {argument.shape}."
             )
-        if (argument.sequence, argument.early) != (self.sequence, self.early):
+        if (argument.sequence, argument.initial_steps) != (self.sequence, self.initial_steps):
             raise DataError(
                 f"{self} and its pre-activations differ in time: a sequence is declared with "
                 "sequence=True."
@@ -136,11 +137,11 @@ class Term:
     """A loss of the network.
 
     Attributes:
-        loss: pinned to U, or on the output states.
+        loss: D(y, U), or on the output states.
         argument: U, the last pre-activations.
         label: y.
         weight: factor of the loss.
-        state: the output states, or None where the loss is pinned.
+        state: the output states, or None of a loss D(y, U).
 
     Example:
         >>> from liftednet import Network
@@ -159,17 +160,17 @@ class Term:
     state: State | None
 
     @property
-    def pinned(self) -> PinnedLoss:
-        """The loss, where it is pinned."""
-        assert isinstance(self.loss, PinnedLoss)  # seen to by `Network.loss`
-        return self.loss
+    def divergence(self) -> Divergence:
+        """D of a loss D(y, U), which has no output states."""
+        assert isinstance(self.loss, FenchelYoungLoss)  # seen to by `Network.loss`
+        return self.loss.divergence
 
     @property
     def activation(self) -> Activation:
         """What makes outputs of U."""
         if self.state is not None:
             return self.state.activation
-        return self.pinned.divergence.activation
+        return self.divergence.activation
 
 
 class Network:
@@ -241,7 +242,7 @@ class Network:
         *,
         units: int | None = None,
         sequence: bool = True,
-        early: int = 0,
+        initial_steps: int = 0,
         lam: float | None = None,
         bounds: Bounds | None = None,
     ) -> State:
@@ -253,7 +254,7 @@ class Network:
                 `units`, and U by `of` later.
             units: of such states.
             sequence: whether such states have steps.
-            early: how many steps of such states come before the first of the data.
+            initial_steps: how many steps of such states come before the first of the data.
             lam: weight of the divergence; None for that of the model.
             bounds: (lowest, highest) value of a state.
 
@@ -275,10 +276,10 @@ class Network:
         if argument is None:
             assert units is not None  # one of both is given
             _require_shape((units,))
-            found = State(activation, (int(units),), sequence, early)
+            found = State(activation, (int(units),), sequence, initial_steps)
         else:
             shape = as_expression(argument).shape
-            found = State(activation, shape, argument.sequence, argument.early)
+            found = State(activation, shape, argument.sequence, argument.initial_steps)
         require_torch(activation, found.units)
         self.states.append(_named(found, "states", len(self.states)))
         found.lam = None if lam is None else require_positive("lam", lam)
@@ -332,7 +333,7 @@ class Network:
             argument: U, the last pre-activations.
             weight: factor of the loss.
             activation: gives the output states of their own (Lifted Neural Networks, eq. (14)),
-                which losses that are not pinned have by themselves.
+                which losses that are no Fenchel-Young losses have by themselves.
             lam: weight of the divergence of output states; None for that of the model.
             within: `Bounds` and `Linear` of `liftednet.constraints`, which the answers meet at
                 every input, in units of the targets: the last layer projects U on them, in training
@@ -369,7 +370,7 @@ class Network:
         weight, state = require_positive("weight", weight), None
         if len(within):
             argument = self._projected(loss, argument, label, activation, within)
-        if activation is not None or not isinstance(loss, PinnedLoss):
+        if activation is not None or not isinstance(loss, FenchelYoungLoss):
             if not isinstance(loss, OutputLoss):
                 raise DeclarationError(f"{loss!r} holds the outputs at the data: no output states.")
             loss.require_activation(activation or loss.activation)
@@ -393,8 +394,7 @@ class Network:
         within: Sequence[Constraint],
     ) -> Expression:
         """Return U as the nearest points that meet constraints."""
-        pinned = isinstance(loss, PinnedLoss) and activation is None
-        if not pinned or argument.sequence:
+        if activation is not None or not isinstance(loss, FenchelYoungLoss) or argument.sequence:
             raise DeclarationError(
                 "within= is for losses on the last pre-activation, such as SquaredError or "
                 "CrossEntropy, without sequences and output states."
@@ -431,7 +431,7 @@ class Network:
         """Return the states in the order of a forward pass, those that run together in groups.
 
         Raises:
-            DeclarationError: states depend on themselves without a delay, through a turn of time,
+            DeclarationError: states depend on themselves without a delay, through reversed time,
                 or on states of another network.
         """
         direct = {s: self._states_in(s.argument, delayed=False) for s in self.states}
@@ -446,7 +446,7 @@ class Network:
                 s for s in order if s is state or (state in reached[s] and s in reached[state])
             ]
             if len(together) > 1 or state in through[state]:
-                _refuse_turns(together)
+                _refuse_reversal(together)
             groups.append(together)
         return _after_needs(groups, reached)
 
@@ -584,9 +584,9 @@ def _after_needs(groups: list[list[State]], reached: dict[State, set[State]]) ->
     return order
 
 
-def _refuse_turns(group: Sequence[State]) -> None:
+def _refuse_reversal(group: Sequence[State]) -> None:
     for layer in layers_in(*(state.argument for state in group)):
-        if isinstance(layer.layer, Turn | Early | Late) and layer.variables & set(group):
+        if isinstance(layer.layer, Reverse | PadFirst | DropFirst) and layer.variables & set(group):
             raise DeclarationError(
                 f"{group[0]} depends on itself through {type(layer.layer).__name__}, not only "
                 "through delays: states can run in one direction of time alone."

@@ -167,14 +167,14 @@ class Blocks:
         self.values = self.structure.passed(self.values)
 
     def edges(self) -> Iterator[Edge]:
-        """Yield what couples states and pinned losses; labels without data leave theirs out."""
+        """Yield what couples states, and losses without them; without data it is left out."""
         for state in self.structure.states:
             yield Edge(
                 self.structure.divergences[state], state, state.argument, self.structure.lam[state]
             )
         for term in self.network.terms:
             if term.state is None and term.label in self.values:
-                divergence = term.pinned.divergence
+                divergence = term.divergence
                 yield Edge(divergence, term.label, term.argument, term.weight)
 
     def pre_activation(self, state: State) -> Tensor:
@@ -379,7 +379,7 @@ class Blocks:
             return None
         states = self.values[state]
         drive = torch.zeros_like(states) if own.offset is None else own.offset.expand_as(states)
-        lengths = self.values[TIME].longer(state.early).lengths
+        lengths = self.values[TIME].longer(state.initial_steps).lengths
         return StatesOverTime(
             self.structure.divergences[state], drive, recurrent,
             tuple(x for x in links if x is not None), lengths, self.structure.lam[state],
@@ -498,7 +498,7 @@ def counted(
     """Return (steps, samples) booleans, the steps that count; None where all rows do."""
     if not argument.sequence:
         return None
-    timeline: Timeline = values[TIME].longer(argument.early)
+    timeline: Timeline = values[TIME].longer(argument.initial_steps)
     if target in last_only:
         return timeline.last
     return None if timeline.full else timeline.valid

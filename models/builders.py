@@ -18,11 +18,11 @@ from liftednet.layers import (
     concatenate,
     delay,
     dense,
-    turn,
+    reverse,
 )
 from liftednet.layers.join import Part
-from liftednet.layers.time import early, first_step, late
-from liftednet.losses import CrossEntropy, Loss, OutputLoss, PinnedLoss
+from liftednet.layers.time import drop_first, first_step, pad_first
+from liftednet.losses import CrossEntropy, FenchelYoungLoss, Loss, OutputLoss
 from liftednet.names import activation_of, loss_of
 from liftednet.network import Network, State
 from liftednet.samples import Weights
@@ -178,7 +178,7 @@ def _checked_activations(
     for activation in given:
         require_activation(activation, "a hidden layer")
     if isinstance(loss, OutputLoss):
-        if len(given) == hidden and not isinstance(loss, PinnedLoss):
+        if len(given) == hidden and not isinstance(loss, FenchelYoungLoss):
             given = (*given, loss.activation)
         if len(given) == hidden + 1:
             return given
@@ -239,7 +239,7 @@ class LiftedRNN(Lifted):
         hidden_size: units of the recurrent layer, or of each of several layers.
         output_size: units of the output.
         activation: of the recurrent layers, acting unit by unit.
-        loss: CrossEntropy, BinaryCrossEntropy, SquaredError or another pinned loss.
+        loss: CrossEntropy, BinaryCrossEntropy, SquaredError or another Fenchel-Young loss.
         bidirectional: whether every layer also runs from the last step to the first.
         learn_initial_state: whether the states before the first step are learned, or 0.
         **settings: see `Settings`.
@@ -273,7 +273,7 @@ class LiftedRNN(Lifted):
         hidden = _checked_units(input_size, hidden_size, output_size)
         require_flag("bidirectional", bidirectional)
         require_flag("learn_initial_state", learn_initial_state)
-        self.loss = _pinned(CrossEntropy() if loss is None else loss_of(loss))
+        self.loss = _of_pre_activations(CrossEntropy() if loss is None else loss_of(loss))
         self.activation = _by_unit(ReLU() if activation is None else activation_of(activation))
         self.layer_cells = cells_of(int(input_size), hidden, bidirectional)
         self.learn_initial_state, self.output_size = learn_initial_state, int(output_size)
@@ -315,7 +315,7 @@ def recurrent(
     cells: Sequence[Cell],
     outputs: int,
     activation: Activation,
-    loss: PinnedLoss,
+    loss: FenchelYoungLoss,
     learned_start: bool = False,
 ) -> Network:
     """Return layers of cells and a readout, each cell in its own order of time.
@@ -329,14 +329,14 @@ def recurrent(
     for layer in range(cells[-1].layer + 1):
         seen = []
         for cell in (cell for cell in cells if cell.layer == layer):
-            own = turn(below) if cell.backward else below
+            own = reverse(below) if cell.backward else below
             if before:
-                longer = early(own)
-                own = concatenate(longer, first_step(early(x)))
-            h: State = network.state(activation, units=cell.units, early=before)
+                longer = pad_first(own)
+                own = concatenate(longer, first_step(pad_first(x)))
+            h: State = network.state(activation, units=cell.units, initial_steps=before)
             h.of(dense(concatenate(delay(h), own), cell.units))
-            natural: Expression = late(h) if before else h
-            seen.append(turn(natural) if cell.backward else natural)
+            natural: Expression = drop_first(h) if before else h
+            seen.append(reverse(natural) if cell.backward else natural)
         below = concatenate(*seen)
     network.loss(loss, dense(below, outputs))
     return network
@@ -364,8 +364,8 @@ def _checked_units(inputs: int, hidden: int | Sequence[int], outputs: int) -> tu
     return tuple(int(size) for size in layers)
 
 
-def _pinned(loss: Loss) -> PinnedLoss:
-    if not isinstance(loss, PinnedLoss):
+def _of_pre_activations(loss: Loss) -> FenchelYoungLoss:
+    if not isinstance(loss, FenchelYoungLoss):
         raise DeclarationError(
             f"a recurrent network needs a loss on its last pre-activation, such as CrossEntropy; "
             f"{type(loss).__name__} has output states of its own."

@@ -341,9 +341,9 @@ class AugmentedLagrangian:
         self._ends = lower + room, upper - room
         self._prices = np.zeros(len(room))
         self._weighed = term.weight * (y.new_ones(len(y)) if weights is None else weights)
-        potential = term.pinned.divergence.potential_value(y)
+        potential = term.divergence.potential_value(y)
         self._constant = float((self._weighed * potential).sum())
-        self._mu = term.weight * (term.pinned.divergence.smoothness or 1.0)
+        self._mu = term.weight * (term.divergence.smoothness or 1.0)
 
     @property
     def weights(self) -> tuple[Weights, ...]:
@@ -398,7 +398,7 @@ class AugmentedLagrangian:
 
     def _objective(self, u: Tensor, passed: Values) -> tuple[float, Tensor]:
         """Return the loss with the penalties, and the gradient of the loss in the scores."""
-        divergence, y = self._term.pinned.divergence, self._y
+        divergence, y = self._term.divergence, self._y
         loss = self._constant + float((self._weighed * divergence.link_values(u, y)).sum())
         slope = self._weighed.unsqueeze(-1) * (divergence.link_gradient(u) - y)
         return loss + self._structure.penalty(passed), slope
@@ -532,7 +532,7 @@ def losses_of(model: Lifted, scores: Tensor, data: Data) -> tuple[Tensor, Tensor
     term, rows = model.network.terms[0], ScoredRows(model.network, data)
     targets, weights = rows.picked(data.values[term.label])
     y = model._known.standardization.answer(term, rows.of_samples(targets)).double()
-    losses = term.pinned.divergence.values(y, scores.to(y))
+    losses = term.divergence.values(y, scores.to(y))
     weights = torch.ones_like(losses) if weights is None else rows.of_samples(weights).to(losses)
     return losses, weights
 

@@ -135,9 +135,9 @@ def _losses(structure: Structure, data: Data, passed: Values) -> Iterator[_Loss]
         shares = weights / weights.sum()
         mean = (shares @ y).unsqueeze(0)
         if term.state is None:
-            found = float(shares @ term.pinned.divergence.values(y, u))
+            found = float(shares @ term.divergence.values(y, u))
             # The best constant prediction is the mean of the targets; its loss is Jensen's gap.
-            potential = term.pinned.divergence.activation.potential_value
+            potential = term.divergence.activation.potential_value
             constant = float(shares @ potential(y) - potential(mean).sum())
             yield _Loss(term, found, constant, (0, 0.0), len(y))
         else:
@@ -206,7 +206,7 @@ def _still(structure: Structure, passed: Values) -> Iterator[str]:
 def _unmoved(state: State, passed: Values) -> int:
     rows = passed[state]
     if state.sequence:
-        longer = passed[TIME].longer(state.early)
+        longer = passed[TIME].longer(state.initial_steps)
         rows = rows[longer.valid]
     rows = rows[:: -(-len(rows) // _ROWS) or 1]
     if processes.total_of(len(rows)) < 2:

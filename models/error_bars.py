@@ -203,7 +203,7 @@ class Posterior:
 
         if not self._term.loss.probabilistic:
             raise DataError(f"{self._term.loss.name} gives no probabilities; call predict.")
-        data, activate = self.model._unlabeled(X, lengths), self._term.pinned.activate
+        data, activate = self.model._unlabeled(X, lengths), self._term.activation.forward
         found = [
             averaged(activate, outputs, self.laplace.share * covariances)
             for outputs, covariances in self.laplace.outputs(self._forward(data))
@@ -239,7 +239,7 @@ class Posterior:
         data = self.model._unlabeled(X, lengths)
         drawn = self.laplace.draws(self._forward(data), n, source)
         if self._term.loss.probabilistic:
-            drawn = self._term.pinned.activate(drawn)
+            drawn = self._term.activation.forward(drawn)
         elif noise:
             normal = torch.randn(drawn.shape, generator=source, dtype=drawn.dtype)
             drawn = drawn + self.laplace.noise.sqrt() * normal.to(drawn.device)

@@ -61,7 +61,7 @@ def _dense(term: Term) -> Applied | None:
         return None
     if isinstance(found.layer, DenseAtPositions):
         apart = term.argument.units == found.layer.units
-        return found if apart or term.pinned.divergence.activation.per_unit else None
+        return found if apart or term.divergence.activation.per_unit else None
     return found if found.layer.plain and found is term.argument else None
 
 
@@ -146,7 +146,7 @@ def with_constants(
         if term.state is None and layer is not None and layer.weights is not None:
             given = found[layer.weights]
             if given.bias is not None:
-                bias = _best_constant(term.pinned.divergence, *_mean(term, layer, data))
+                bias = _best_constant(term.divergence, *_mean(term, layer, data))
                 if bool(bias.isfinite().all()):
                     constant = bias[0].to(given.bias)
                     around = given.bias + constant if centered else constant

@@ -147,10 +147,10 @@ class Predictor(Settings):
 
     @property
     def activations(self) -> tuple[Activation, ...]:
-        """The activation of every layer with states, and of every pinned loss."""
+        """The activation of every layer with states, and of every loss without states."""
         hidden = tuple(self.structure.divergences[s].activation for s in self.structure.states)
-        pinned = tuple(t.activation for t in self.network.terms if t.state is None)
-        return (*hidden, *pinned)
+        losses = tuple(t.activation for t in self.network.terms if t.state is None)
+        return (*hidden, *losses)
 
     def objective(self) -> float:
         """Return the joint objective at the current point, in float64.
@@ -332,7 +332,7 @@ class Predictor(Settings):
                 found.append(standardization.answer(term, values[term.state]))
                 continue
             output = value_of(term.argument, values)
-            output = term.pinned.activate(output) if activated else output
+            output = term.activation.forward(output) if activated else output
             found.append(_by_sample(standardization.answer(term, output), term, data))
         refuse_overflow(found)
         return found[0] if len(found) == 1 else tuple(found)

@@ -15,7 +15,7 @@ from liftednet.activations import ELU, Identity, LeakyReLU, ReLU, Softplus
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers import Expression, dense
 from liftednet.layers.expression import Input, Parameter
-from liftednet.losses import PinnedLoss, SquaredError
+from liftednet.losses import FenchelYoungLoss, SquaredError
 from liftednet.network import Network
 from liftednet.penalties import FixedZeros, Nonnegative, Penalty, Signs, SpectralNorm
 from liftednet.validation import is_integer
@@ -152,7 +152,7 @@ def _outputs(network: Network, outputs: int) -> Tensor:
 def input_convex(
     sizes: Sequence[int],
     activation: Activation | None = None,
-    loss: PinnedLoss | None = None,
+    loss: FenchelYoungLoss | None = None,
     rho: float = 0.0,
 ) -> Network:
     """Return a network whose outputs are convex functions of its input, to be given to `Lifted`.
@@ -185,7 +185,7 @@ def input_convex(
     if type(phi) not in CONVEX:
         names = ", ".join(kind.__name__ for kind in CONVEX)
         raise DeclarationError(f"an input-convex network needs one of {names}, got {phi!r}.")
-    if not isinstance(given, PinnedLoss):
+    if not isinstance(given, FenchelYoungLoss):
         raise DeclarationError(f"{given!r} has output states; take a loss such as SquaredError().")
     if len(sizes) < 3:
         raise DataError(f"sizes must be of inputs, hidden layers and outputs, got {sizes!r}.")

@@ -23,7 +23,7 @@ from liftednet.layers.dense import Dense
 from liftednet.layers.expression import SAMPLE_WEIGHTS, TIME, Applied, Expression, Input, Parameter
 from liftednet.layers.join import Concatenation
 from liftednet.layers.projection import Ends
-from liftednet.layers.time import Turn
+from liftednet.layers.time import Reverse
 from liftednet.network import Label, Network, State, Term, ends_of
 from liftednet.penalties import Penalty
 from liftednet.power import Power
@@ -152,7 +152,7 @@ class Standardization:
     def packed(self, network: Network) -> dict[str, Tensor]:
         """Return the moments by the numbers of inputs and labels, from 1."""
         found: dict[str, Tensor] = {}
-        for name, variable in named(network):
+        for name, variable in data_variables(network):
             if (moments := self.moments.get(variable)) is not None:
                 found[f"{name}.center"], found[f"{name}.scale"] = moments.center, moments.scale
                 if moments.power is not None:
@@ -241,7 +241,7 @@ class Standardization:
                 torch.cat([moments.center for moments in known]),
                 torch.cat([moments.scale for moments in known]),
             )
-        return known[0] if isinstance(expression.layer, Turn) else None
+        return known[0] if isinstance(expression.layer, Reverse) else None
 
 
 class _Later(Data):
@@ -288,12 +288,12 @@ def unpacked_standardization(tensors: Mapping[str, Tensor], network: Network) ->
             tensors[f"{name}.center"], tensors[f"{name}.scale"],
             Power(*tensors[f"{name}.power"]) if f"{name}.power" in tensors else None,
         )
-        for name, variable in named(network)
+        for name, variable in data_variables(network)
         if f"{name}.center" in tensors
     })  # fmt: skip
 
 
-def named(network: Network) -> Iterator[tuple[str, Input | Label]]:
+def data_variables(network: Network) -> Iterator[tuple[str, Input | Label]]:
     """Yield inputs and labels by their numbers, from 1."""
     for number, variable in enumerate(network.inputs, start=1):
         yield f"input.{number}", variable

@@ -334,8 +334,8 @@ def settled_start(
     values: Values = {TIME: timeline, **dict(zip(structure.parameters, weights, strict=True))}
     variables: list[Input | State] = [*structure.network.inputs, *structure.states]
     for variable in variables:
-        early = variable.early if isinstance(variable, State) else 0
-        steps = (_FEW + early,) if variable.sequence else ()
+        initial_steps = variable.initial_steps if isinstance(variable, State) else 0
+        steps = (_FEW + initial_steps,) if variable.sequence else ()
         values[variable] = torch.rand(*steps, _FEW, variable.units, generator=generator).to(like)
     for given, columns in still.items():
         values[given] = values[given].masked_fill(columns.to(like.device), 0.0)

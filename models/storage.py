@@ -50,6 +50,13 @@ _OF_OLDER_FILES = ("sweeps", "tolerance", "warm", "parts", "proximity", "spectra
 _OF_THE_FILE = (  # beside what a class takes
     "activations", "hidden", "graph", "learned", "last_only", "chosen", *_OF_OLDER_FILES,
 )  # fmt: skip
+# In the lines of networks, by versions before 1.0.
+_RENAMED = {
+    "Turn(": "Reverse(",
+    "Early(": "PadFirst(",
+    "Late(": "DropFirst(",
+    "early=": "initial_steps=",
+}
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
 _SOLVERS = ("Accelerated", "ClosedForm", "Dual", "FrankWolfe", "GeneralizedLinear",
     "NewtonOverTime", "NewtonStates", "Proximal", "ProximalWeights", "Ridge",
@@ -381,7 +388,10 @@ def _require_same_network(archive: Archive, network: Network) -> None:
         return
     if "layers" in about["graph"]:  # before files had lines; weights have met their shapes
         return
-    if differs := difference(about["graph"], described_network(network)):
+    saved = about["graph"]
+    for before, now in _RENAMED.items():
+        saved = {name: str(line).replace(before, now) for name, line in saved.items()}
+    if differs := difference(saved, described_network(network)):
         where, was, given = differs
         raise DataError(
             f"the network is not the one that was saved: {where} is {given}, and was {was}."

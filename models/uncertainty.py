@@ -142,7 +142,7 @@ class WorstRows:
         total: Any = 0.0
         for term in self.structure.network.terms:
             y, u = batch.values[term.label], value_of(term.argument, values)
-            losses = term.weight * term.pinned.divergence.values(y, u)
+            losses = term.weight * term.divergence.values(y, u)
             known = row_weights(batch.values, y)
             total = total + (losses if known is None else losses.where(known > 0, 0.0)).sum()
         return list(zip(leaves, torch.autograd.grad(total, list(leaves.values())), strict=True))

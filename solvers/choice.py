@@ -204,7 +204,7 @@ def solve(problem: Fit[Any], solver: str | AnySolver = "auto", start: Any = None
     solution = chosen.solve(problem, start, chosen.prepare(problem)).require_usable()
     if solver != "auto":
         return solution
-    solution = finished(problem, solution)
+    solution = retry_in_torch(problem, solution)
     return solution if solution.status is Status.SOLVED else _retried(problem, solution, chosen)
 
 
@@ -232,8 +232,8 @@ def _retried(problem: Fit[Any], solution: Solution[Any], solver: AnySolver) -> S
     return replace(found, seconds=seconds)
 
 
-def finished(problem: Fit[Any], solution: Solution[Any]) -> Solution[Any]:
-    """Return a solution, finished in torch where float32 steps in a kernel did not end it."""
+def retry_in_torch(problem: Fit[Any], solution: Solution[Any]) -> Solution[Any]:
+    """Return a solution, solved further in torch where float32 steps in a kernel did not end it."""
     if solution.status is Status.SOLVED or not solution.solver.startswith("fused-"):
         return solution
     in_torch = [name for name in solver_names() if not name.startswith("fused-")]

@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 from benchmarks.data.sequences import Sequences
 from liftednet import errors
 from liftednet.errors import DataError
-from liftednet.losses import PinnedLoss, SquaredError
+from liftednet.losses import FenchelYoungLoss, SquaredError
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, WeightFit, Weights
 from liftednet.solvers import solve
@@ -413,7 +413,7 @@ class EchoStateNetwork:
         density: float = 0.1,
         input_scale: float = 1.0,
         rho: float = 1e-4,
-        loss: PinnedLoss | None = None,
+        loss: FenchelYoungLoss | None = None,
         seed: int = 0,
     ) -> None:
         """Draw the reservoir."""

@@ -11,7 +11,7 @@ from liftednet.layers.expression import (
     concatenate,
 )
 from liftednet.layers.layer import Layer, check_layer
-from liftednet.layers.time import delay, turn
+from liftednet.layers.time import delay, reverse
 
 __all__ = [
     "Expression",
@@ -26,5 +26,5 @@ __all__ = [
     "convolution",
     "delay",
     "dense",
-    "turn",
+    "reverse",
 ]

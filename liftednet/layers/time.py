@@ -59,16 +59,16 @@ class Timeline:
         step = torch.arange(self.steps, device=self.device)[:, None]
         return torch.where(self.valid, self.lengths - 1 - step, step)
 
-    def turned(self, rows: Tensor) -> Tensor:
+    def reversed(self, rows: Tensor) -> Tensor:
         """Return (steps, samples, ...) with each sequence in reverse."""
         index = self._mirror.reshape(*self._mirror.shape, *(1,) * (rows.ndim - 2))
         return rows.gather(0, index.expand_as(rows))
 
-    def longer(self, early: int) -> Timeline:
+    def longer(self, initial_steps: int) -> Timeline:
         """Return the timeline with steps that come before all."""
-        if not early:
+        if not initial_steps:
             return self
-        found = replace(self, steps=self.steps + early, known=self.known + early)
+        found = replace(self, steps=self.steps + initial_steps, known=self.known + initial_steps)
         found.__dict__["full"] = self.full  # not looked up again where lengths are traced
         return found
 
@@ -103,43 +103,43 @@ def advanced(u: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Turn(Moving):
+class Reverse(Moving):
     """u = x with each sequence in reverse; the second argument is the timeline."""
 
     def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
-        """Return the turn, which is its own adjoint."""
-        turned = arguments[1].turned
-        return Moved(turned, turned)
+        """Return the reversal, which is its own adjoint."""
+        reversed = arguments[1].reversed
+        return Moved(reversed, reversed)
 
 
 @dataclass(frozen=True)
-class Early(Moving):
+class PadFirst(Moving):
     """u = x with one more step, 0, before all."""
 
-    early = 1
+    initial_steps = 1
 
     def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return the step more."""
-        return Moved(with_early_step, without_early_step)
+        return Moved(with_zero_first, without_first)
 
 
 @dataclass(frozen=True)
-class Late(Moving):
+class DropFirst(Moving):
     """u = x without its first step."""
 
-    early = -1
+    initial_steps = -1
 
     def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return the step less."""
-        return Moved(without_early_step, with_early_step)
+        return Moved(without_first, with_zero_first)
 
 
-def with_early_step(x: Tensor) -> Tensor:
+def with_zero_first(x: Tensor) -> Tensor:
     """Return x after a step of zeros."""
     return torch.cat([torch.zeros_like(x[:1]), x])
 
 
-def without_early_step(u: Tensor) -> Tensor:
+def without_first(u: Tensor) -> Tensor:
     """Return u without its first step."""
     return u[1:]
 
@@ -225,7 +225,7 @@ def delay(x: Expression) -> Expression:
     return apply(Delay(), _sequence("delay", x))
 
 
-def turn(x: Expression) -> Expression:
+def reverse(x: Expression) -> Expression:
     """Return x with each sequence in reverse.
 
     Raises:
@@ -233,16 +233,16 @@ def turn(x: Expression) -> Expression:
 
     Example:
         >>> from liftednet import Network
-        >>> from liftednet.layers import concatenate, turn
+        >>> from liftednet.layers import concatenate, reverse
         >>> x = Network().input(2, sequence=True)
-        >>> both = concatenate(x, turn(x))  # each sequence beside its mirror image
+        >>> both = concatenate(x, reverse(x))  # each sequence beside its mirror image
         >>> both.shape, both.sequence
         ((4,), True)
     """
-    return apply(Turn(), _sequence("turn", x), TIME)
+    return apply(Reverse(), _sequence("reverse", x), TIME)
 
 
-def early(x: Expression) -> Expression:
+def pad_first(x: Expression) -> Expression:
     """Return x with one more step, 0, before all.
 
     Raises:
@@ -251,15 +251,15 @@ def early(x: Expression) -> Expression:
     Example:
         >>> import torch
         >>> from liftednet import Network
-        >>> from liftednet.layers.time import early
-        >>> longer = early(Network().input(1, sequence=True))
+        >>> from liftednet.layers.time import pad_first
+        >>> longer = pad_first(Network().input(1, sequence=True))
         >>> longer.layer.value([torch.ones(2, 1, 1)], None).flatten()
         tensor([0., 1., 1.])
     """
-    return apply(Early(), _sequence("early", x))
+    return apply(PadFirst(), _sequence("pad_first", x))
 
 
-def late(x: Expression) -> Expression:
+def drop_first(x: Expression) -> Expression:
     """Return x without its first step.
 
     Raises:
@@ -268,12 +268,12 @@ def late(x: Expression) -> Expression:
     Example:
         >>> import torch
         >>> from liftednet import Network
-        >>> from liftednet.layers.time import early, late
-        >>> rest = late(early(Network().input(1, sequence=True)))
+        >>> from liftednet.layers.time import drop_first, pad_first
+        >>> rest = drop_first(pad_first(Network().input(1, sequence=True)))
         >>> rest.layer.value([torch.tensor([0.0, 1.0, 2.0]).view(3, 1, 1)], None).flatten()
         tensor([1., 2.])
     """
-    return apply(Late(), _sequence("late", x))
+    return apply(DropFirst(), _sequence("drop_first", x))
 
 
 def first_step(x: Expression) -> Expression:

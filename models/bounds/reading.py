@@ -105,7 +105,7 @@ def _limits(structure: Any, last: bool) -> Iterator[str]:
     for term in structure.network.terms:
         projected = isinstance(term.argument, Applied) and type(term.argument.layer) is Projection
         if projected:
-            kind = type(term.pinned.divergence.activation)
+            kind = type(term.divergence.activation)
             name = "output" if kind is Identity or not last else "score"
             yield from term.argument.layer.lines(first, name)
         first += term.argument.units

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from liftednet.activation import Activation
 from liftednet.activations import Identity, ReLU, Sigmoid, Tanh
-from liftednet.layers import Expression, apply, concatenate, delay, turn
+from liftednet.layers import Expression, apply, concatenate, delay, reverse
 from liftednet.layers.convolution import Convolution
 from liftednet.layers.expression import Applied
 from liftednet.layers.join import Part
@@ -321,12 +321,12 @@ def _recurrent(reader: Reader, call: Call) -> Any:
         found = []
         for direction in range(1 + both):
             weights = groups[layer * (1 + both) + direction]
-            own = turn(sequence) if direction else sequence
+            own = reverse(sequence) if direction else sequence
             cell = _Cell(reader, own, units, weights, lambda x, _: delay(x))
             h, c = _CELLS[call.name](cell)
             last.append(_last(h, steps))
             cells.append(_last(c, steps))
-            found.append(turn(h) if direction else h)
+            found.append(reverse(h) if direction else h)
         sequence = concatenate(*found)
     reader.tell(
         call, LAYER, f"{layers} recurrent layers of {units} over {steps} steps, {call.name}"

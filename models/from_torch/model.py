@@ -24,7 +24,7 @@ from liftednet.layers.convolution import Convolution
 from liftednet.layers.dense import Dense, DenseAtPositions
 from liftednet.layers.expression import Applied, value_of
 from liftednet.layers.time import Steps
-from liftednet.losses import CrossEntropy, Loss, PinnedLoss
+from liftednet.losses import CrossEntropy, FenchelYoungLoss, Loss
 from liftednet.names import loss_of
 from liftednet.network import State
 from liftednet.samples import Weights
@@ -408,7 +408,7 @@ def _without_activation(reader: Reader, output: Seen, loss: Loss) -> Expression:
     A softmax of log-probabilities gives the probabilities: their logarithm is left out likewise.
     """
     expression = output.expression
-    if not isinstance(loss, PinnedLoss):
+    if not isinstance(loss, FenchelYoungLoss):
         return expression
     if isinstance(loss, CrossEntropy) and reader.log_softmax is not None:
         logarithms, logits = reader.log_softmax

@@ -301,7 +301,7 @@ class BatchGradients:
                 weights = None if weights is None else weights.index_select(0, some)
         with torch.no_grad():
             if term.state is None:
-                divergence = term.pinned.divergence
+                divergence = term.divergence
                 rows, slope = divergence.values(y, u), divergence.link_gradient(u) - y
                 share = term.weight / mass
             else:

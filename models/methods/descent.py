@@ -16,7 +16,7 @@ from liftednet.solution import Solution, Status
 from liftednet.solvers import Solver, choose, get_solver
 from liftednet.solvers.accelerated import Accelerated
 from liftednet.solvers.base import default_tolerance
-from liftednet.solvers.choice import finished
+from liftednet.solvers.choice import retry_in_torch
 from liftednet.solvers.generalized_linear import GeneralizedLinear
 from liftednet.solvers.over_time import NewtonOverTime
 from liftednet.validation import require_count, require_positive
@@ -144,7 +144,7 @@ class Solvers:
         cache = solver.prepare(problem, self._caches.get(block.name))
         self._caches[block.name] = cache
         solution = solver.solve(problem, value, cache).require_usable()
-        return finished(problem, solution) if wanted == "auto" else solution
+        return retry_in_torch(problem, solution) if wanted == "auto" else solution
 
     def _wanted(self, problem: Any, goal: float) -> AnySolver:
         """Return who solves a problem, iterative fits to a tenth of the descent's tolerance."""

@@ -132,7 +132,7 @@ class GaussNewton:
                 "probabilities, whose noise is in them; this network has both."
             )
         for term in structure.network.terms:
-            if term.state is not None or term.pinned.divergence.smoothness is None:
+            if term.state is not None or term.divergence.smoothness is None:
                 raise DeclarationError(
                     "method 'gauss-newton' needs a smooth loss on the last pre-activation; "
                     f"{term.loss!r} is none here."
@@ -330,7 +330,7 @@ def _targets(blocks: Blocks) -> list[Target]:
             y, mask = y.transpose(0, 1), (ones if mask is None else mask).T
         weights = blocks.values.get(SAMPLE_WEIGHTS)
         factor = term.weight if weights is None else term.weight * weights.double().view(-1, 1, 1)
-        found.append(Target(term.pinned.divergence, y, mask, factor))
+        found.append(Target(term.divergence, y, mask, factor))
     return found
 
 

@@ -256,7 +256,7 @@ class HiddenLayer:
         weights = y.new_ones(len(y)) if weights is None else weights.double()
         weights = term.weight * weights.view(-1, 1).clamp(min=torch.finfo(y.dtype).tiny)
         if term.state is None:
-            return Scores(term.pinned.divergence, y, weights)
+            return Scores(term.divergence, y, weights)
         assert isinstance(term.loss, Huber)  # the one that is read
         lam = self.structure.lam[term.state]  # outputs see the envelope of the loss
         divergence, delta = self.structure.divergences[term.state], term.loss.delta
@@ -325,7 +325,7 @@ def _is_dense(expression: Expression, below: State | Input, *, bias: bool) -> bo
 
 def _refuse_loss(structure: Structure, term: Term) -> None:
     if term.state is None:
-        divergence = term.pinned.divergence
+        divergence = term.divergence
         tight = isinstance(divergence, Tight) or isinstance(divergence.activation, Identity)
         if tight and divergence.smoothness is not None:
             return

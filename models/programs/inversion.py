@@ -190,9 +190,7 @@ def exact_range(
     """
     inside = getattr(model, "model_", model)
     if isinstance(inside, Predictor):
-        last = [
-            term.pinned.divergence.activation for term in inside.network.terms if term.state is None
-        ]
+        last = [term.divergence.activation for term in inside.network.terms if term.state is None]
         if not all(type(activation) is Identity for activation in last):
             raise DeclarationError(
                 "exact ranges are those of scores: give to_torch(model, logits=True)."

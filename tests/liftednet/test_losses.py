@@ -83,11 +83,11 @@ def test_output_losses_state_in_cvxpy_what_torch_computes(loss, u):
 
 
 @pytest.mark.parametrize("loss", [CrossEntropy(), BinaryCrossEntropy(), SquaredError()], ids=type)
-def test_gradient_of_a_pinned_loss_is_output_less_target(loss, u):
+def test_gradient_of_a_fenchel_young_loss_is_output_less_target(loss, u):
     y = (u * 0.3).softmax(-1)
     point = u.clone().requires_grad_()
     loss.divergence.value(y, point).backward()
-    torch.testing.assert_close(point.grad, loss.activate(u) - y)
+    torch.testing.assert_close(point.grad, loss.divergence.activation.forward(u) - y)
     torch.testing.assert_close(loss.divergence.link_gradient(u) - y, point.grad)
 
 
@@ -95,7 +95,7 @@ def test_predictions_are_labels_where_labels_were_given(u):
     for loss in (CrossEntropy(), SimplexCrossEntropy()):
         assert torch.equal(loss.decode(u), u.argmax(-1))
     binary = BinaryCrossEntropy()
-    assert torch.equal(binary.decode(binary.activate(u)), (u > 0).long())
+    assert torch.equal(binary.decode(binary.divergence.activation.forward(u)), (u > 0).long())
     assert torch.equal(SquaredError().decode(u), u)
 
 

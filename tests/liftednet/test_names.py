@@ -9,7 +9,7 @@ from torch import nn
 from liftednet import initialize_
 from liftednet.activations import Sigmoid
 from liftednet.errors import DataError
-from liftednet.losses import CrossEntropy, OutputLoss, PinnedLoss, SquaredError
+from liftednet.losses import CrossEntropy, FenchelYoungLoss, OutputLoss, SquaredError
 from liftednet.models import LiftedMLP, LiftedRNN
 from liftednet.names import activation_of, loss_of
 
@@ -39,7 +39,7 @@ def test_a_loss_of_torch_is_ours_but_for_a_factor_and_a_constant(of_torch, facto
     def total(outputs):
         if isinstance(ours, OutputLoss) and not hasattr(ours, "divergence"):
             return ours.output_values(target, outputs).sum()
-        assert isinstance(ours, PinnedLoss)
+        assert isinstance(ours, FenchelYoungLoss)
         return ours.divergence.values(target, outputs).sum()
 
     entries = 6 if kind == "classes" else 18

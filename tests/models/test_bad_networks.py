@@ -13,7 +13,7 @@ import torch
 from liftednet import Network
 from liftednet.activations import MaxPooling, ReLU, Sigmoid, Tanh
 from liftednet.errors import DataError, DeclarationError, LiftedError
-from liftednet.layers import Layer, apply, concatenate, delay, dense, turn
+from liftednet.layers import Layer, apply, concatenate, delay, dense, reverse
 from liftednet.losses import CrossEntropy, SimplexCrossEntropy, SquaredError
 from liftednet.models import GaussNewton, Lifted, LiftedMLP
 from liftednet.penalties import L1, Declared, Nonnegative, SpectralNorm, SquaredFrobenius
@@ -36,7 +36,7 @@ def _both_ways() -> Network:
     network = Network()
     x = network.input(4, sequence=True)
     h = network.state(ReLU(), units=4)
-    h.of(dense(concatenate(delay(h), turn(delay(h)), x), 4))
+    h.of(dense(concatenate(delay(h), reverse(delay(h)), x), 4))
     network.loss(CrossEntropy(), dense(h, 3))
     return network
 
@@ -74,7 +74,7 @@ def _output_states_below() -> Network:
     ("network", "words"),
     [
         (_cycle, ["states 1", "states 2", "without a delay"]),
-        (_both_ways, ["states 1", "Turn", "delays"]),
+        (_both_ways, ["states 1", "Reverse", "delays"]),
         (_without_a_loss, ["an input and a loss"]),
         (_without_pre_activations, ["states 1", "no pre-activations"]),
         (_foreign, ["another network"]),

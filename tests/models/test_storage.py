@@ -11,6 +11,7 @@ import resource
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from liftednet.layers import concatenate, dense
 from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.storage import _pack
 from liftednet.solvers import NewtonOverTime, Proximal
-from liftednet.storage import describe, rebuild
+from liftednet.storage import describe, rebuild, write
 from tests.models.graphs import NETWORKS, fitted, residual
 
 SOFTSIGN = torch.nn.functional.softsign
@@ -520,3 +521,18 @@ def test_a_penalty_of_earlier_versions_is_a_square(tmp_path) -> None:
     with pytest.warns(FitWarning, match="SimplexRows is gone"):
         found = load(changed(path, **described(rho=None, penalty=gone)))
     assert isinstance(found.penalty, penalties.SquaredFrobenius)
+
+
+def test_layers_of_earlier_names_are_those_of_today(tmp_path) -> None:
+    x, y = torch.ones(6, 4, 2), torch.arange(6) % 3
+    options: Any = {"bidirectional": True, "learn_initial_state": True}
+    model = LiftedRNN(2, 3, 3, **options, max_iter=1, seed=0).fit(x, y)
+    archive = _pack(model)
+    graph = json.dumps(archive.architecture["graph"])
+    names = {"Reverse(": "Turn(", "PadFirst(": "Early(", "DropFirst(": "Late("}
+    for now, before in {**names, "initial_steps=": "early="}.items():
+        assert now in graph
+        graph = graph.replace(now, before)
+    about = {**archive.architecture, "graph": json.loads(graph)}
+    again = load(write(replace(archive, architecture=about), tmp_path / "model.safetensors"))
+    assert torch.equal(again.predict_proba(x), model.predict_proba(x))

@@ -16,7 +16,7 @@ from liftednet import activations
 from liftednet.activation import Activation
 from liftednet.divergences import Divergence, Margin, joint, tight
 from liftednet.errors import DataError, DeclarationError
-from liftednet.losses import BinaryCrossEntropy, CrossEntropy, PinnedLoss, SquaredError
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, FenchelYoungLoss, SquaredError
 from liftednet.problems.states_over_time import (
     Linearized,
     StatesOverTime,
@@ -40,14 +40,14 @@ PER_UNIT: list[Activation] = [
     activations.Softplus(),
     Activation.from_function(torch.nn.functional.softsign),
 ]
-LOSSES: list[PinnedLoss] = [SquaredError(), CrossEntropy(), BinaryCrossEntropy()]
+LOSSES: list[FenchelYoungLoss] = [SquaredError(), CrossEntropy(), BinaryCrossEntropy()]
 
 
 def states_problem(
     generator: torch.Generator,
     activation: Activation,
     coupling: Callable[[Activation], Divergence] = joint,
-    loss: PinnedLoss = LOSSES[0],
+    loss: FenchelYoungLoss = LOSSES[0],
     at_end: bool = False,
     steps: int = STEPS,
     samples: int = SAMPLES,
@@ -92,7 +92,7 @@ def cvxpy_states(
     return found
 
 
-CVXPY_LOSSES: list[tuple[PinnedLoss, Any]] = [
+CVXPY_LOSSES: list[tuple[FenchelYoungLoss, Any]] = [
     (SquaredError(), lambda u, y: cp.sum_squares(u - y) / 2),
     (CrossEntropy(), lambda u, y: cp.log_sum_exp(u) - u @ y),
     (BinaryCrossEntropy(), lambda u, y: cp.sum(cp.logistic(u)) - u @ y),

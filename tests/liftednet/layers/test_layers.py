@@ -29,7 +29,16 @@ from liftednet.layers.dense import Dense, DenseAtPositions
 from liftednet.layers.expression import affine_in, apply, value_of
 from liftednet.layers.join import Concatenation, Part, Product, Scaled, Shaped, Sum
 from liftednet.layers.modules import BatchNormalization, Layout, Mapped, RunningStatistics, Scale
-from liftednet.layers.time import AllSteps, Delay, Early, First, Late, Steps, Timeline, Turn
+from liftednet.layers.time import (
+    AllSteps,
+    Delay,
+    DropFirst,
+    First,
+    PadFirst,
+    Reverse,
+    Steps,
+    Timeline,
+)
 from liftednet.maps import Given
 from liftednet.samples import Weights
 
@@ -79,7 +88,7 @@ def test_layers_are_what_they_say(layer, shapes):
     check_layer(layer, *shapes, steps=3)
 
 
-@pytest.mark.parametrize("layer", [Delay(), Early(), Late()], ids=str)
+@pytest.mark.parametrize("layer", [Delay(), PadFirst(), DropFirst()], ids=str)
 def test_layers_in_time_are_what_they_say(layer):
     sequence = torch.randn(4, 3, 2, dtype=torch.float64)
     linear = layer.map(0, [sequence], None)
@@ -167,12 +176,12 @@ def test_attention_is_a_softmax_for_every_group():
 def test_time_turns_and_begins_where_it_should():
     x = torch.arange(12.0, dtype=torch.float64).reshape(4, 3, 1)
     timeline = Timeline(4, torch.tensor([4, 2, 1]))
-    turned = Turn().value([x, timeline], None)[..., 0].T.tolist()
+    turned = Reverse().value([x, timeline], None)[..., 0].T.tolist()
     assert turned == [[9, 6, 3, 0], [4, 1, 7, 10], [2, 5, 8, 11]]
-    assert Turn().value([Turn().value([x, timeline], None), timeline], None).equal(x)
+    assert Reverse().value([Reverse().value([x, timeline], None), timeline], None).equal(x)
     assert First().value([x], None)[..., 0].T.tolist() == [[1, 0, 0, 0]] * 3
     assert Delay().value([x], None)[:, 0, 0].tolist() == [0, 0, 3, 6]
-    assert Late().value([Early().value([x], None)], None).equal(x)
+    assert DropFirst().value([PadFirst().value([x], None)], None).equal(x)
 
 
 def test_an_expression_is_the_plain_function_and_affine_in_each_variable():
