@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from benchmarks.gpu.jobs import Job
-from benchmarks.gpu.problems import exact, simplex_fit, squared_fit, state_fit
+from benchmarks.gpu.problems import exact, simplex_fit, state_fit
 from benchmarks.gpu.timing import Scale
 from liftednet import activations
 from liftednet.activation import Activation
@@ -28,13 +28,6 @@ LAYERS: tuple[Activation, ...] = (
     activations.ReLU(),
     activations.LeakyReLU(0.2),
     activations.Clipped(-1.0, 1.0),
-    activations.Sigmoid(),
-    activations.Tanh(),
-    activations.Softplus(),
-    activations.ELU(),
-    activations.Arctan(),
-    activations.Sine(),
-    Activation.from_function(torch.nn.functional.softsign),
 )
 
 
@@ -88,8 +81,6 @@ def cases(scale: Scale) -> Iterator[Case]:
         name = f"{many:,} x {p} below {q}, {layer!r}, tight"
         build = partial(state_fit, many, p, q, layer, tight(layer), device)
         yield Case("fused-states", name, build)
-        name = f"{many:,} x {p}, {layer!r}"
-        yield Case("fused-closed-form", name, partial(squared_fit, many, p, layer, device))
     for classes in (2, 10) if scale.toy else (2, 10, 33, 100, 1000, 1024):
         for soft in (False, True):
             name = f"{many:,} x {classes}, {'soft' if soft else 'one-hot'}"

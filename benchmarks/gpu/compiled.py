@@ -23,14 +23,14 @@ from liftednet.activation import Activation
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.losses import CrossEntropy
 from liftednet.solvers.kernels.device import padded_width
-from liftednet.solvers.kernels.elementwise import link_map, proximal_map
-from liftednet.solvers.kernels.output_rows import closed_form_entries, simplex_rows
+from liftednet.solvers.kernels.output_rows import simplex_rows
 from liftednet.solvers.kernels.state_steps import state_tiles
 from liftednet.solvers.kernels.states import (
     Goal,
     Layer,
     LinkPlan,
     TileLink,
+    link_map,
     state_blocks,
 )
 
@@ -85,20 +85,12 @@ def _kernels() -> Iterator[Compiled]:
             num_warps=1, grid=(1,),
         )  # fmt: skip
         yield _compiled(f"simplex, {classes} classes", kernel)
-    relu, sigmoid, tanh = activations.ReLU(), activations.Sigmoid(), activations.Tanh()
-    softsign = Activation.from_function(torch.nn.functional.softsign)
-    for activation in (activations.Softplus(), softsign):
-        proximal = proximal_map(activation)
-        assert proximal is not None
-        kernel = closed_form_entries.warmup(
-            x, x, x, 640, 0.7, proximal.load(), 1024, num_warps=4, grid=(1,)
-        )
-        yield _compiled(f"closed form, {activation!r}", kernel)
+    relu, leaky = activations.ReLU(), activations.LeakyReLU(0.1)
     softmax, linear = CrossEntropy().divergence, joint(activations.Identity())
     for units, widths, activation, links in (
         (300, (10,), relu, (softmax,)),
         (784, (256, 256), relu, (linear, tight(relu))),
-        (20, (200, 5), sigmoid, (tight(tanh), softmax)),
+        (20, (200, 5), leaky, (tight(leaky), softmax)),
     ):
         yield _state_kernel(units, widths, activation, links)
 
@@ -108,23 +100,20 @@ def _state_kernel(
 ) -> Compiled:
     blocks, x, one = state_blocks(widths), torch.empty(64, units), torch.empty(())
     plans, sides = [], []
-    proximal = proximal_map(activation)
-    assert proximal is not None
     for link, width in zip(links, widths, strict=True):
-        kind = link_map(link, width)
-        assert kind is not None
-        plans.append(LinkPlan(kind.load(), False, blocks.width(width)))
-        sides.append(TileLink(x, x.half(), one, torch.empty(width), x, width, 1.0, 1.0, 0.0))
+        plans.append(LinkPlan(link_map(link, width) == (), False, blocks.width(width)))
+        numbers = (1.0, 0.5, 0.1, 0.0, 2.0)
+        sides.append(TileLink(x, x.half(), one, torch.empty(width), x, width, 1.0, numbers))
     kernel = state_tiles.warmup(
         x,
         x,
         torch.empty(2, dtype=torch.int32),
         Goal(x, torch.empty(()), torch.empty(())),
-        Layer(units, 0.5),
+        Layer(units, 0.5, 0.1, 0.0, 2.0),
         tuple(sides),
         64,
         100,
-        PLAN=blocks.plan(units, proximal, tuple(plans)),
+        PLAN=blocks.plan(units, tuple(plans)),
         num_warps=blocks.warps,
         num_stages=blocks.stages,
         grid=(1,),

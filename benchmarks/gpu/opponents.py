@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,8 +11,6 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.timing import Scale, seconds
-from liftednet import activations
-from liftednet.activation import Activation
 from liftednet.problems import OutputFit, StateFit
 from liftednet.solvers import Proximal
 from liftednet.solvers.base import default_tolerance
@@ -83,8 +80,7 @@ class StateLoop:
         step = problem.smoothness if shared is None else shared.smoothness
         assert step is not None  # asked for by Proximal
         rows = primal_rows(problem, shared, step, slice(None))
-        unrolled = isinstance(rows.activation, activations.Sigmoid)
-        self._rows = replace(rows, activation=_UnrolledSigmoid()) if unrolled else rows
+        self._rows = rows
         z = problem.divergence.activation.forward(problem.pre_activation)
         one = z.new_ones(len(z), 1)
         self._begin = z, z, one
@@ -129,9 +125,9 @@ def _stage(rows: PrimalRows, states: Tensor, ahead: Tensor, momentum: Tensor) ->
 def output_seconds(scale: Scale, fit: OutputFit) -> float:
     """Return the time of an output fit that torch.compile fuses, to the tolerance.
 
-    It is the closed form of a ReLU, or Newton steps, unrolled, as few as do.
+    It is Newton steps, unrolled, as few as do.
     """
-    work = compiled(scale, _FORMS[type(fit.divergence.activation)])
+    work = compiled(scale, _simplex_newton)
     for steps in _NEWTON:
         once = partial(work, fit.target, fit.pre_activation, fit.lam, steps)
         value = once()
@@ -157,35 +153,3 @@ def _simplex_newton(y: Tensor, u: Tensor, lam: float, steps: int) -> Tensor:
 
 def _root(s: Tensor, root: Tensor, a: Tensor) -> Tensor:
     return torch.where(s > 0, (s + root) / 2, 2 * a / (root - s).clamp(min=1e-30))
-
-
-def _relu_prox(y: Tensor, u: Tensor, lam: float, steps: int) -> Tensor:
-    return torch.relu((y + lam * u) / (1 + lam))
-
-
-def _sigmoid_prox(y: Tensor, u: Tensor, lam: float, steps: int) -> Tensor:
-    """Return sigma(x) at sigma(x) + lam x = y + lam u; the slope of the left side is flat."""
-    return _sigmoid_newton(y + lam * u, lam, steps)
-
-
-def _sigmoid_newton(w: Tensor, t: float | Tensor, steps: int) -> Tensor:
-    x = (w - 0.5) / (t + 0.25)
-    for _ in range(steps):
-        v = torch.sigmoid(x)
-        x = x - (v + t * x - w) / (v * (1 - v) + t)
-    return torch.sigmoid(x)
-
-
-class _UnrolledSigmoid(activations.Sigmoid):
-    """One whose prox takes a fixed number of steps, which a compiler and a graph can have."""
-
-    def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
-        """Return the prox by six Newton steps."""
-        return _sigmoid_newton(w, t, 6)
-
-
-_FORMS: dict[type[Activation], Callable[..., Tensor]] = {
-    activations.ReLU: _relu_prox,
-    activations.Sigmoid: _sigmoid_prox,
-    activations.SimplexProjection: _simplex_newton,
-}

@@ -12,7 +12,7 @@ from torch import Tensor
 from liftednet import activations
 from liftednet.activation import Activation
 from liftednet.divergences import Divergence, joint, tight
-from liftednet.losses import SimplexCrossEntropy, SquaredError
+from liftednet.losses import SimplexCrossEntropy
 from liftednet.problems import Link, OutputFit, StateFit
 
 
@@ -58,14 +58,6 @@ def simplex_fit(samples: int, classes: int, soft: bool, device: torch.device) ->
     y = labels(samples, classes, soft, device)
     u = 2 * torch.randn(samples, classes, device=device)
     return OutputFit(SimplexCrossEntropy(), y, joint(activations.SimplexProjection()), u, 0.7)
-
-
-def squared_fit(
-    samples: int, units: int, activation: Activation, device: torch.device
-) -> OutputFit:
-    """Return an output fit with the squared loss."""
-    y, u = (torch.randn(samples, units, device=device) for _ in range(2))
-    return OutputFit(SquaredError(), y, tight(activation), u, 0.7)
 
 
 def exact(problem: Any) -> Any:

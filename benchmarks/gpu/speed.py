@@ -13,15 +13,14 @@ from benchmarks.gpu.opponents import (
     output_seconds,
     timed,
 )
-from benchmarks.gpu.problems import simplex_fit, squared_fit, state_fit
+from benchmarks.gpu.problems import simplex_fit, state_fit
 from benchmarks.gpu.timing import Ceilings, Scale, seconds
 from liftednet import activations
 from liftednet.activation import Activation
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.problems import OutputFit, StateFit
-from liftednet.solvers import ClosedForm, Proximal, SimplexDual
-from liftednet.solvers.kernels.elementwise import proximal_map
-from liftednet.solvers.kernels.outputs import FusedSimplex, closed_form
+from liftednet.solvers import Proximal, SimplexDual
+from liftednet.solvers.kernels.outputs import FusedSimplex
 from liftednet.solvers.kernels.states import FusedStates, StateBlocks, state_blocks
 
 _SMALL = StateBlocks(16, depth=16, columns=16)
@@ -127,7 +126,7 @@ class _Race:
 
 def _races(scale: Scale) -> Iterator[_Race]:
     """Yield state fits of the networks that the sweeps train."""
-    relu, sigmoid = activations.ReLU(), activations.Sigmoid()
+    relu = activations.ReLU()
     linear, softmax = joint(activations.Identity()), tight(activations.Softmax())
     shapes: list[tuple[int, int, Divergence]] = [
         (300, 100, linear),
@@ -139,7 +138,6 @@ def _races(scale: Scale) -> Iterator[_Race]:
         yield _Race(scale, units, columns, relu, above)
     if scale.toy:
         return
-    yield _Race(scale, 300, 100, sigmoid, tight(sigmoid))
     for units, columns in ((10, 5), (30, 10), (60, 20), (100, 30), (300, 100)):
         for condition in (3.0, 235.0, 1e4):
             yield _Race(scale, units, columns, relu, linear, condition)
@@ -218,15 +216,13 @@ def _shown(blocks: StateBlocks) -> str:
 
 
 def output_speeds(scale: Scale, top: Ceilings) -> Iterator[Job]:
-    """Yield the simplex cross-entropy for several classes, and two closed forms."""
+    """Yield the simplex cross-entropy for several classes."""
     shapes = [(10, 8)] if scale.toy else [(10, 10_000_000), (100, 1_000_000), (1000, 100_000)]
     for classes, samples in shapes:
         for soft in (False, True):
             name = f"{samples:,} x {classes}, {'soft' if soft else 'one-hot'}"
             sizes = samples, classes, soft
             yield Job(name, partial(_simplex_speed, scale, top, name, *sizes))
-    for activation in (activations.ReLU(), activations.Sigmoid()):
-        yield Job(repr(activation), partial(_closed_form_speed, scale, top, activation))
 
 
 def _simplex_speed(
@@ -236,18 +232,6 @@ def _simplex_speed(
     launched = seconds(partial(FusedSimplex().states, fit), scale.device, 0.5)
     torch_time = seconds(partial(SimplexDual().solve, fit), scale.device, 0.5)
     fused = timed("compiled", partial(output_seconds, scale, fit))
-    return _output_speed(name, fit, launched, torch_time, fused, top)
-
-
-def _closed_form_speed(scale: Scale, top: Ceilings, activation: Activation) -> OutputSpeed:
-    samples = scale.size(1_000_000, 8)
-    fit, device_map = squared_fit(samples, 100, activation, scale.device), proximal_map(activation)
-    assert device_map is not None
-    work = partial(closed_form, fit.target, fit.pre_activation, fit.lam, device_map)
-    launched = seconds(work, scale.device, 0.5)
-    torch_time = seconds(partial(ClosedForm().solve, fit), scale.device, 0.5)
-    fused = timed("compiled", partial(output_seconds, scale, fit))
-    name = f"{samples:,} x 100, prox of {activation!r}"
     return _output_speed(name, fit, launched, torch_time, fused, top)
 
 

@@ -7,17 +7,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from liftednet.activations import Sigmoid, SimplexProjection
-from liftednet.divergences import joint, tight
-from liftednet.losses import SimplexCrossEntropy, SquaredError
+from liftednet.activations import SimplexProjection
+from liftednet.divergences import joint
+from liftednet.losses import SimplexCrossEntropy
 from liftednet.problems import OutputFit
 
 from ..output import kept_positive
 from .device import Kernel, on_device, padded_width, refusal, require_room
-from .elementwise import DeviceMap, proximal_map
 
 _MOST_CLASSES = 1024
-_BLOCK = 1024  # entries of a program in a closed form
 _ENTRIES = 512  # of a warp on the simplex, 16 for each thread; twice as many spill
 
 
@@ -82,60 +80,3 @@ class FusedSimplex(Kernel[OutputFit]):
                 num_warps=1,
             )
         return value
-
-
-@dataclass(frozen=True)
-class FusedClosedForm(Kernel[OutputFit]):
-    """Solves an output fit with the squared loss in one launch: Z = prox_{lam Phi}(Y + lam U).
-
-    Lifted Neural Networks, section 6.2, for activations that act unit by unit.
-    """
-
-    kind = OutputFit
-    name: str = field(default="fused-closed-form", init=False)
-
-    def refusal(self, problem: OutputFit) -> str | None:
-        """Ask for the squared loss, in float32 on a GPU, and a device prox."""
-        if not isinstance(problem.loss, SquaredError):
-            return f"it needs the loss SquaredError, not {type(problem.loss).__name__}"
-        if refused := refusal(problem.pre_activation):
-            return refused
-        if proximal_map(problem.divergence.activation) is None:
-            return f"there is no kernel for the prox of {problem.divergence.activation!r}"
-        return None
-
-    def trial(self, u: Tensor, y: Tensor) -> OutputFit:
-        """Return a small problem, whose prox is a root."""
-        return OutputFit(SquaredError(), y, tight(Sigmoid()), u, 0.7)
-
-    def minimize(
-        self, problem: OutputFit, start: Tensor | None, cache: None, tolerance: float
-    ) -> tuple[Tensor, int]:
-        """Return the exact minimizer; a start is not used.
-
-        Raises:
-            SolverError: the states do not fit on the device.
-        """
-        device_map = proximal_map(problem.divergence.activation)
-        assert device_map is not None  # asked for by obstacle
-        return closed_form(problem.target, problem.pre_activation, problem.lam, device_map), 0
-
-
-def closed_form(y: Tensor, u: Tensor, lam: float, proximal: DeviceMap) -> Tensor:
-    """Return prox_{lam Phi}(y + lam u); all tensors (samples, units)."""
-    from .output_rows import closed_form_entries
-
-    require_room(len(u), u.shape[1], 4 * u.shape[1], 0, u.device)
-    value = torch.empty_like(u, memory_format=torch.contiguous_format)
-    with on_device(u):
-        closed_form_entries[(-(-u.numel() // _BLOCK),)](
-            y.contiguous(),
-            u.contiguous(),
-            value,
-            u.numel(),
-            float(lam),
-            PROX=proximal.load(),
-            BLOCK=_BLOCK,
-            num_warps=4,
-        )
-    return value

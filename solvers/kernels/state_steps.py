@@ -172,7 +172,14 @@ def _slope(x, link, tile, K: tl.constexpr, PLAN: tl.constexpr):
     else:
         c = tl.load(link.offset + columns, mask=columns < link.columns, other=0.0)[None, :]
     v = tl.load(link.target + at, mask=inside, other=0.0)
-    push = kind.gradient(tl.where(valid, x + c, -1e30), link.a, link.b)
+    u = tl.where(valid, x + c, -1e30)
+    if kind.classes:
+        e = tl.exp(u - tl.max(u, 1)[:, None])
+        push = e / tl.sum(e, 1)[:, None]
+    else:
+        scale, shift, alpha, low, high = link.map
+        push = scale * u + shift
+        push = tl.minimum(tl.maximum(tl.maximum(push, alpha * push), low), high)
     return tl.where(inside, link.lam * (push - v), 0.0)
 
 
@@ -218,8 +225,10 @@ def _advanced(tile, layer, links, pushes, sizes, walk, s, PLAN: tl.constexpr):
             weights = weights + (w,)  # noqa: RUF005 (what the compiler reads)
         z, before = tl.load(at + walk.here), tl.load(at + (size - walk.here))
         ahead = z + walk.beta[:, None] * (z - before)
-        pulled = ahead + tl.load(at + 3 * size) / s
-        following = PLAN.prox(pulled - gradient / s, layer.lam / s)
+        pulled = ahead + tl.load(at + 3 * size) / s - gradient / s
+        share = layer.lam / s
+        following = tl.maximum(pulled / (1.0 + share), pulled / (1.0 + share / layer.alpha))
+        following = tl.minimum(tl.maximum(following, layer.low), layer.high)
         following = tl.where((units < layer.units)[None, :], following, 0.0)
         turned += (ahead - following) * (following - z)
         largest = tl.maximum(largest, tl.abs(ahead - following))

@@ -5,6 +5,7 @@ What the kernel takes stands here, too: links and layer in groups, and the sizes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -12,14 +13,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from liftednet.activations import ReLU
-from liftednet.divergences import Divergence, joint
+from liftednet.activations import ReLU, Softmax
+from liftednet.divergences import Divergence, Joint, joint
 from liftednet.problems import Link, StateFit
 
 from ..base import default_tolerance
+from ..compiled.loops import ramp
 from ..state_links import largest, states_refusal, terms
 from .device import Kernel, on_device, padded_width, programs, refusal, require_room
-from .elementwise import DeviceMap, link_map, proximal_map
 
 _WIDEST = 256  # columns of a link whose gradient stays in registers
 _SHARE = 0.3  # of the tolerance, at which steps end: it holds for Z where they judge Y
@@ -33,10 +34,16 @@ class Layer(NamedTuple):
     Attributes:
         units: how many.
         lam: the weight of Phi.
+        alpha: the slope of phi below zero, as of a `Ramp`.
+        low: its least value.
+        high: its largest value.
     """
 
     units: int
     lam: float
+    alpha: float
+    low: float
+    high: float
 
 
 class TileLink(NamedTuple):
@@ -50,8 +57,8 @@ class TileLink(NamedTuple):
         target: V, (samples, columns).
         columns: of W, not rounded up.
         lam: the weight of the link.
-        a: a number of its activation.
-        b: another one.
+        map: (scale, shift, alpha, low, high) of grad R, max(v, alpha v) at v = scale u + shift, cut
+            off at low and high; unless it is the softmax.
     """
 
     weight: Any
@@ -61,8 +68,7 @@ class TileLink(NamedTuple):
     target: Any
     columns: int
     lam: float
-    a: float
-    b: float
+    map: tuple[float, ...]
 
 
 class Goal(NamedTuple):
@@ -120,12 +126,12 @@ class LinkPlan:
     """What a kernel is compiled for in a link.
 
     Attributes:
-        gradient: of R, a Triton function.
+        classes: whether the gradient of R is the softmax.
         full: whether C has a row for each sample.
         width: columns of W, rounded up to a power of two.
     """
 
-    gradient: Any
+    classes: bool
     full: bool
     width: int
 
@@ -135,7 +141,6 @@ class TilePlan:
     """What a kernel is compiled for.
 
     Attributes:
-        prox: of Phi, a Triton function.
         links: one plan for each link.
         rows: samples of a tile.
         depth: units in one part of an exact product with W.
@@ -144,19 +149,12 @@ class TilePlan:
         drop: by how much the violation falls until products are formed anew.
     """
 
-    prox: Any
     links: tuple[LinkPlan, ...]
     rows: int
     depth: int
     columns: int
     padded: int
     drop: float
-
-    @property
-    def cache_key(self) -> str:
-        """What Triton keeps compiled kernels by: the functions' sources, which no name tells."""
-        functions = (self.prox, *(link.gradient for link in self.links))
-        return " ".join([str(self), *(function.cache_key for function in functions)])
 
 
 @dataclass(frozen=True)
@@ -198,10 +196,9 @@ class StateBlocks:
         """Return how many entries the scratch of a program has."""
         return 4 * self.rows * self.padded(units)
 
-    def plan(self, units: int, proximal: DeviceMap, links: tuple[LinkPlan, ...]) -> TilePlan:
+    def plan(self, units: int, links: tuple[LinkPlan, ...]) -> TilePlan:
         """Return what a kernel is compiled for."""
-        sizes = self.rows, self.depth, self.columns, self.padded(units)
-        return TilePlan(proximal.load(), links, *sizes, self.drop)
+        return TilePlan(links, self.rows, self.depth, self.columns, self.padded(units), self.drop)
 
 
 _NARROW = StateBlocks(32, columns=32, warps=2, programs=4)  # for links of at most 32 columns
@@ -247,14 +244,18 @@ class Side:
     plan: LinkPlan
 
 
-def link_refusal(divergence: Divergence, weight: Tensor) -> str | None:
-    """Return why no kernel can take a link, or None."""
+def link_map(divergence: Divergence, units: int) -> tuple[float, ...] | None:
+    """Return the numbers of grad R of a link with so many units, none of a softmax; or None."""
     activation = divergence.activation
-    if divergence.smoothness is None:
-        return f"it needs a Lipschitz constant of {activation!r}"
-    if link_map(divergence, weight.shape[1]) is None:
-        return f"there is no kernel for a link to {activation!r}"
-    return None
+    if isinstance(divergence, Joint):
+        offset = activation.offset(units)
+        even = bool((offset == offset[0]).all())
+        straight = (1.0, -math.inf, math.inf)
+        return (float(divergence.smoothness), float(offset[0]), *straight) if even else None
+    if type(activation) is Softmax:
+        return ()
+    found = ramp(activation)
+    return None if found is None else (1.0, 0.0, *map(float, found))
 
 
 def padded(weight: Tensor, blocks: StateBlocks) -> Tensor:
@@ -284,8 +285,8 @@ def side(
         blocks: sizes of the kernel.
     """
     columns = weight.shape[1]
-    kind = link_map(divergence, columns)
-    assert kind is not None  # asked for by obstacle
+    numbers = link_map(divergence, columns)
+    assert numbers is not None  # asked for by obstacle
     wide = padded(weight, blocks)
     largest = weight.abs().amax().clamp(min=torch.finfo(torch.float32).tiny)
     link = TileLink(
@@ -296,10 +297,9 @@ def side(
         target.contiguous(),
         columns,
         float(lam),
-        kind.a,
-        kind.b,
+        numbers or (0.0,) * 5,
     )
-    return Side(link, LinkPlan(kind.load(), offset.ndim == 2, wide.shape[1]))
+    return Side(link, LinkPlan(not numbers, offset.ndim == 2, wide.shape[1]))
 
 
 @dataclass(frozen=True)
@@ -307,7 +307,8 @@ class FusedStates(Kernel[StateFit]):
     """Solves a state fit by accelerated proximal gradient steps, all in one launch.
 
     The steps of `Proximal`, a tile of samples at a time; a tile ends by its own certificate, in
-    float32. Its links may be quadratic, softmax, or any activation that acts unit by unit.
+    float32. The activation has at most three straight pieces; links are quadratic, the softmax, or
+    tight ones to such an activation.
 
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-5.
@@ -322,14 +323,16 @@ class FusedStates(Kernel[StateFit]):
     name: str = field(default="fused-states", init=False)
 
     def refusal(self, problem: StateFit) -> str | None:
-        """Ask for float32 on a GPU, and maps that all have Triton functions."""
+        """Ask for float32 on a GPU, and maps of straight pieces or the softmax."""
         refused = states_refusal(problem, lipschitz=False) or refusal(problem.pre_activation)
         if refused := refused or width_refusal(_columns(problem)):
             return refused
-        if proximal_map(problem.divergence.activation) is None:
+        if ramp(problem.divergence.activation) is None:
             return f"there is no kernel for the prox of {problem.divergence.activation!r}"
-        links = (link_refusal(link.divergence, link.weight) for link in problem.links)
-        return next(filter(None, links), None)
+        for link in problem.links:
+            if link_map(link.divergence, link.weight.shape[1]) is None:
+                return f"there is no kernel for a link to {link.divergence.activation!r}"
+        return None
 
     def trial(self, u: Tensor, y: Tensor) -> StateFit:
         """Return a small problem below one link."""
@@ -386,8 +389,8 @@ class _Launch:
         from .state_steps import state_tiles
 
         problem, blocks, units = self.problem, self.blocks, self.problem.units
-        proximal = proximal_map(problem.divergence.activation)
-        assert proximal is not None  # asked for by obstacle
+        line = ramp(problem.divergence.activation)
+        assert line is not None  # asked for by obstacle
         sides = [self._side(link) for link in problem.links]
         steps = torch.zeros(self.tiles, dtype=torch.int32, device=self.device)
         scratch = value.new_empty(self.programs * blocks.scratch(units))
@@ -397,11 +400,11 @@ class _Launch:
                 value,
                 steps,
                 Goal(scratch, step_size(problem), goal.float()),
-                Layer(units, float(problem.lam)),
+                Layer(units, float(problem.lam), *map(float, line)),
                 tuple(side.link for side in sides),
                 problem.samples,
                 limit,
-                PLAN=blocks.plan(units, proximal, tuple(side.plan for side in sides)),
+                PLAN=blocks.plan(units, tuple(side.plan for side in sides)),
                 num_warps=blocks.warps,
                 num_stages=blocks.stages,
             )

@@ -12,30 +12,14 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from liftednet import activations
-from liftednet.activation import Activation
 from liftednet.divergences import joint, tight
 from liftednet.errors import SolverError
-from liftednet.losses import SimplexCrossEntropy, SquaredError
+from liftednet.losses import SimplexCrossEntropy
 from liftednet.problems import Link, OutputFit, StateFit
 from liftednet.solvers import SimplexDual, solve
 from liftednet.solvers.kernels import device
-from liftednet.solvers.kernels.elementwise import proximal_map
-from liftednet.solvers.kernels.outputs import FusedClosedForm, FusedSimplex, closed_form
+from liftednet.solvers.kernels.outputs import FusedSimplex
 from liftednet.solvers.kernels.states import FusedStates, StateBlocks
-
-PROXIMAL: tuple[Activation, ...] = (
-    activations.Identity(),
-    activations.ReLU(),
-    activations.LeakyReLU(0.2),
-    activations.Clipped(-1.0, 1.5),
-    activations.Sign(),
-    activations.Sigmoid(),
-    activations.Tanh(),
-    activations.Softplus(),
-    activations.ELU(),
-    activations.Arctan(),
-    activations.Sine(),
-)
 
 
 def simplex_fit(y: Tensor, u: Tensor, lam: float = 0.7) -> OutputFit:
@@ -83,20 +67,6 @@ def test_simplex_at_any_scale(scale: float, lam: float, seed: int, kind: str) ->
     torch.testing.assert_close(value.double(), expected, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("activation", PROXIMAL, ids=repr)
-def test_proximal_maps_from_small_to_large(
-    activation: Activation, generator: torch.Generator
-) -> None:
-    device_map = proximal_map(activation)
-    assert device_map is not None
-    for lam in (1e-3, 0.3, 1.0, 1e3):
-        for scale in (1.0, 1e3):
-            y, u = (scale * torch.randn(40, 3, generator=generator) for _ in range(2))
-            value = closed_form(y, u, lam, device_map)
-            expected = activation.prox((y + lam * u).double(), lam)
-            torch.testing.assert_close(value.double(), expected, atol=2e-6, rtol=2e-6)
-
-
 def test_outputs_that_are_not_contiguous(generator: torch.Generator) -> None:
     y = labels("soft", 7, 5, generator).T.contiguous().T
     u = torch.randn(7, 10, generator=generator)[:, ::2]
@@ -108,9 +78,8 @@ def test_outputs_that_are_not_contiguous(generator: torch.Generator) -> None:
 def test_float64_and_too_many_classes_are_left_to_torch() -> None:
     wide = simplex_fit(torch.eye(1025)[:2], torch.zeros(2, 1025))
     assert "1024 classes" in (FusedSimplex().obstacle(wide) or "")
-    exact = torch.zeros(2, 3, dtype=torch.float64)
-    squared = OutputFit(SquaredError(), exact, tight(activations.ReLU()), exact)
-    assert "float32 alone" in (FusedClosedForm().obstacle(squared) or "")
+    exact = simplex_fit(torch.eye(3).double(), torch.zeros(3, 3).double())
+    assert "float32 alone" in (FusedSimplex().obstacle(exact) or "")
 
 
 def test_what_does_not_fit_names_bytes_and_a_chunk(
@@ -122,7 +91,6 @@ def test_what_does_not_fit_names_bytes_and_a_chunk(
 
     def problems(y: Tensor, u: Tensor) -> Iterator[tuple[Any, Any]]:
         yield simplex_fit(y, u), FusedSimplex()
-        yield OutputFit(SquaredError(), y, relu, u, 0.7), FusedClosedForm()
         link = Link(joint(activations.Identity()), torch.eye(3), torch.zeros(3), y)
         yield StateFit(relu, u, (link,)), FusedStates(blocks=StateBlocks(16, depth=16, columns=16))
 

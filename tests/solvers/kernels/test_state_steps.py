@@ -1,4 +1,4 @@
-"""What the steps of a tile rest on: products in float16, offsets in int64, names of kernels."""
+"""What the steps of a tile rest on: products in float16, and offsets in int64."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from liftednet import activations
-from liftednet.activation import Activation
 from liftednet.divergences import joint, tight
 from liftednet.problems import Link, OutputFit, StateFit
 from liftednet.solvers.kernels.device import programs
-from liftednet.solvers.kernels.elementwise import DeviceMap, proximal_map
-from liftednet.solvers.kernels.outputs import FusedSimplex, closed_form
-from liftednet.solvers.kernels.states import FusedStates, StateBlocks, side, state_blocks
+from liftednet.solvers.kernels.outputs import FusedSimplex
+from liftednet.solvers.kernels.states import FusedStates, StateBlocks, state_blocks
 
 SMALL = StateBlocks(16, depth=16, columns=16)
 
@@ -88,9 +85,6 @@ def test_rows_of_an_output_fit_are_found_by_64_bits(
 ) -> None:
     y, u = (torch.rand(5, 4, generator=generator) for _ in range(2))
     offsets.watch(y, u)
-    relu = proximal_map(activations.ReLU())
-    assert relu is not None
-    closed_form(y, u, 0.5, relu)
     loss = simplex_loss(y, u)
     FusedSimplex(rows=4).states(loss)
     assert len(offsets.types) == 2
@@ -101,32 +95,6 @@ def simplex_loss(y: Tensor, u: Tensor) -> OutputFit:
     from liftednet.losses import SimplexCrossEntropy
 
     return OutputFit(SimplexCrossEntropy(), y, joint(activations.SimplexProjection()), u, 0.5)
-
-
-class Written:
-    """Stands for a Triton function: told apart by its source, which its name does not show."""
-
-    def __init__(self, source: str) -> None:
-        self.cache_key = source
-
-    def __repr__(self) -> str:
-        return "forward"
-
-
-def test_a_kernel_is_kept_by_the_sources_of_its_functions(generator: torch.Generator) -> None:
-    softsign = tight(Activation.from_function(functional.softsign))
-    (link,) = fit(1.0, generator).links
-    plan = side(softsign, link.weight, link.offset, link.target, 1.0, SMALL).plan
-    first, second = (
-        replace(plan, gradient=Written(source)) for source in ("x / (1 + abs(x))", "x / 2")
-    )
-    assert str(first) == str(second)
-    identity = DeviceMap("linear")
-    keys = []
-    for one in (first, second):
-        whole = replace(SMALL.plan(20, identity, (one,)), prox=Written("w / (1 + t)"))
-        keys.append(whole.cache_key)
-    assert keys[0] != keys[1]
 
 
 @pytest.mark.parametrize("columns", [(1,), (10,), (20, 5), (33,), (64, 64), (100, 10), (256, 200)])

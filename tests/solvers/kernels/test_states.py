@@ -16,7 +16,7 @@ from liftednet.problems import Link, StateFit
 from liftednet.solution import Status
 from liftednet.solvers import choice, choose, solve
 from liftednet.solvers.kernels import device
-from liftednet.solvers.kernels.outputs import FusedClosedForm, FusedSimplex
+from liftednet.solvers.kernels.outputs import FusedSimplex
 from liftednet.solvers.kernels.states import FusedStates, StateBlocks
 
 SMALL = StateBlocks(16, depth=16, columns=16)
@@ -58,6 +58,40 @@ def test_sizes_that_are_no_multiples_of_a_block(
     torch.testing.assert_close(
         solution.value.double(), exact(problem), atol=FEW_TOLERANCE, rtol=FEW_TOLERANCE
     )
+
+
+LINES = [
+    activations.Identity(), activations.LeakyReLU(0.2), activations.Clipped(-0.5, 0.75),
+    activations.PReLU(0.5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("layer", LINES, ids=repr)
+@pytest.mark.parametrize("kind", ["joint", "tight", "softmax"])
+def test_activations_of_straight_pieces_below_every_link(
+    layer: activations.Identity, kind: str, generator: torch.Generator
+) -> None:
+    above = tight(activations.Softmax()) if kind == "softmax" else tight(layer)
+    above = joint(layer) if kind == "joint" else above
+    problem = fit(9, 6, 3, generator)
+    (link,) = problem.links
+    target = (
+        torch.eye(3).repeat(3, 1) if kind == "softmax" else above.activation.forward(link.target)
+    )
+    links = (replace(link, divergence=above, target=target),)
+    problem = replace(problem, divergence=tight(layer), links=links)
+    solution = solve(problem, FusedStates(blocks=SMALL))
+    assert solution.status is Status.SOLVED
+    torch.testing.assert_close(solution.value.double(), exact(problem), atol=5e-5, rtol=5e-5)
+
+
+def test_curved_activations_are_left_to_torch(generator: torch.Generator) -> None:
+    problem = fit(4, 3, 2, generator)
+    (link,) = problem.links
+    curved = tight(activations.Sigmoid())
+    assert "prox of Sigmoid" in (FusedStates().obstacle(replace(problem, divergence=curved)) or "")
+    above = replace(problem, links=(replace(link, divergence=curved),))
+    assert "link to Sigmoid" in (FusedStates().obstacle(above) or "")
 
 
 def test_data_that_are_not_contiguous(generator: torch.Generator) -> None:
@@ -167,7 +201,7 @@ def test_what_float32_steps_leave_unsolved_goes_on_in_torch(
     assert not solution.solver.startswith("fused")
 
 
-@pytest.mark.parametrize("kernel", [FusedStates(blocks=SMALL), FusedSimplex(), FusedClosedForm()])
+@pytest.mark.parametrize("kernel", [FusedStates(blocks=SMALL), FusedSimplex()])
 def test_a_kernel_proves_itself_before_it_is_chosen(
     kernel: Any, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
