@@ -57,7 +57,6 @@ _TABLE = (
     _Entry(WeightFit, "generalized-linear", "generalized_linear", "GeneralizedLinear"),
     _Entry(WeightFit, "coordinate-descent", "compiled.weights", "CoordinateDescent"),
     _Entry(WeightFit, "proximal-weights", "accelerated", "ProximalWeights"),
-    _Entry(OutputFit, "fused-simplex", "kernels.outputs", "FusedSimplex"),
     _Entry(OutputFit, "closed-form", "output", "ClosedForm"),
     _Entry(OutputFit, "compiled-simplex", "compiled.solvers", "CompiledSimplex"),
     _Entry(OutputFit, "simplex-dual", "output", "SimplexDual"),

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from benchmarks.gpu.jobs import Job
-from benchmarks.gpu.problems import exact, simplex_fit, state_fit
+from benchmarks.gpu.problems import exact, state_fit
 from benchmarks.gpu.timing import Scale
 from liftednet import activations
 from liftednet.activation import Activation
@@ -81,10 +81,6 @@ def cases(scale: Scale) -> Iterator[Case]:
         name = f"{many:,} x {p} below {q}, {layer!r}, tight"
         build = partial(state_fit, many, p, q, layer, tight(layer), device)
         yield Case("fused-states", name, build)
-    for classes in (2, 10) if scale.toy else (2, 10, 33, 100, 1000, 1024):
-        for soft in (False, True):
-            name = f"{many:,} x {classes}, {'soft' if soft else 'one-hot'}"
-            yield Case("fused-simplex", name, partial(simplex_fit, many, classes, soft, device))
 
 
 @contextmanager

@@ -22,8 +22,6 @@ from liftednet import activations
 from liftednet.activation import Activation
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.losses import CrossEntropy
-from liftednet.solvers.kernels.device import padded_width
-from liftednet.solvers.kernels.output_rows import simplex_rows
 from liftednet.solvers.kernels.state_steps import state_tiles
 from liftednet.solvers.kernels.states import (
     Goal,
@@ -77,14 +75,6 @@ def compile_all() -> int:
 
 
 def _kernels() -> Iterator[Compiled]:
-    x = torch.empty(64, 10)
-    for classes in (10, 1000):
-        width = padded_width(classes)
-        kernel = simplex_rows.warmup(
-            x, x, x, 64, 0.7, CLASSES=classes, WIDTH=width, ROWS=max(1, 512 // width),
-            num_warps=1, grid=(1,),
-        )  # fmt: skip
-        yield _compiled(f"simplex, {classes} classes", kernel)
     relu, leaky = activations.ReLU(), activations.LeakyReLU(0.1)
     softmax, linear = CrossEntropy().divergence, joint(activations.Identity())
     for units, widths, activation, links in (

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.timing import Scale, seconds
-from liftednet.problems import OutputFit, StateFit
+from liftednet.problems import StateFit
 from liftednet.solvers import Proximal
 from liftednet.solvers.base import default_tolerance
 from liftednet.solvers.proximal import PrimalRows, Walk, advance, primal_rows
@@ -120,36 +120,3 @@ def _stage(rows: PrimalRows, states: Tensor, ahead: Tensor, momentum: Tensor) ->
     for _ in range(_STAGE):
         at = advance(rows, at)
     return at.states, at.ahead, at.momentum
-
-
-def output_seconds(scale: Scale, fit: OutputFit) -> float:
-    """Return the time of an output fit that torch.compile fuses, to the tolerance.
-
-    It is Newton steps, unrolled, as few as do.
-    """
-    work = compiled(scale, _simplex_newton)
-    for steps in _NEWTON:
-        once = partial(work, fit.target, fit.pre_activation, fit.lam, steps)
-        value = once()
-        if float(fit.measure(value).residual) <= default_tolerance(value.dtype):
-            return seconds(once, scale.device, 0.5)
-    return math.nan
-
-
-def _simplex_newton(y: Tensor, u: Tensor, lam: float, steps: int) -> Tensor:
-    """Return z with z (z - u - nu) = y / lam and sum z = 1, by Newton from above in nu.
-
-    The sum is increasing and convex in nu, appendix A of Lifted Neural Networks, so that steps from
-    the upper end of its bracket, max_i (1/k - k y_i / lam - u_i), fall monotonically.
-    """
-    a, classes = y / lam, y.shape[1]
-    nu = (1 / classes - classes * a - u).amax(1, keepdim=True)
-    for _ in range(steps):
-        root = ((u + nu) ** 2 + 4 * a).sqrt()
-        z = _root(u + nu, root, a)
-        nu = nu - (z.sum(1, keepdim=True) - 1) / (z / root.clamp(min=1e-30)).sum(1, keepdim=True)
-    return _root(u + nu, ((u + nu) ** 2 + 4 * a).sqrt(), a)
-
-
-def _root(s: Tensor, root: Tensor, a: Tensor) -> Tensor:
-    return torch.where(s > 0, (s + root) / 2, 2 * a / (root - s).clamp(min=1e-30))

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from liftednet import activations
 from liftednet.activation import Activation
-from liftednet.divergences import Divergence, joint, tight
-from liftednet.losses import SimplexCrossEntropy
-from liftednet.problems import Link, OutputFit, StateFit
+from liftednet.divergences import Divergence, tight
+from liftednet.problems import Link, StateFit
 
 
 def labels(samples: int, classes: int, soft: bool, device: torch.device) -> Tensor:
@@ -53,21 +52,8 @@ def state_fit(
     return StateFit(tight(layer), u, (Link(above, weight, offset, target),), 0.5)
 
 
-def simplex_fit(samples: int, classes: int, soft: bool, device: torch.device) -> OutputFit:
-    """Return an output fit with the cross-entropy on the simplex."""
-    y = labels(samples, classes, soft, device)
-    u = 2 * torch.randn(samples, classes, device=device)
-    return OutputFit(SimplexCrossEntropy(), y, joint(activations.SimplexProjection()), u, 0.7)
-
-
 def exact(problem: Any) -> Any:
     """Return the problem in float64."""
-    if isinstance(problem, OutputFit):
-        return replace(
-            problem,
-            target=problem.target.double(),
-            pre_activation=problem.pre_activation.double(),
-        )
     return replace(
         problem,
         pre_activation=problem.pre_activation.double(),

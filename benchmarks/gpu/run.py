@@ -15,7 +15,7 @@ from benchmarks.gpu.checks import check_jobs
 from benchmarks.gpu.jobs import Job, Runner
 from benchmarks.gpu.race import GOAL, finishes
 from benchmarks.gpu.report import Report
-from benchmarks.gpu.speed import block_speeds, output_speeds, state_speeds
+from benchmarks.gpu.speed import block_speeds, state_speeds
 from benchmarks.gpu.sweeps import sweep_speeds
 from benchmarks.gpu.timing import UNKNOWN, Ceilings, Scale, ceilings
 from benchmarks.gpu.training_data import images
@@ -43,7 +43,6 @@ def run(device: torch.device, folder: Path) -> int:
 
 def _parts(scale: Scale, top: Ceilings, runner: Runner) -> Iterator[tuple[str, Iterable[Job]]]:
     """Yield titles and jobs, the most wanted ones first."""
-    yield "Output fits", output_speeds(scale, top)
     yield "State fits", state_speeds(scale, top)
     data = runner.value("training data", partial(images, scale), None)
     name = "no data" if data is None else data.name

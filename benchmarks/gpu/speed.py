@@ -10,17 +10,15 @@ from benchmarks.gpu.jobs import Job
 from benchmarks.gpu.opponents import (
     StateLoop,
     best_of,
-    output_seconds,
     timed,
 )
-from benchmarks.gpu.problems import simplex_fit, state_fit
+from benchmarks.gpu.problems import state_fit
 from benchmarks.gpu.timing import Ceilings, Scale, seconds
 from liftednet import activations
 from liftednet.activation import Activation
 from liftednet.divergences import Divergence, joint, tight
-from liftednet.problems import OutputFit, StateFit
-from liftednet.solvers import Proximal, SimplexDual
-from liftednet.solvers.kernels.outputs import FusedSimplex
+from liftednet.problems import StateFit
+from liftednet.solvers import Proximal
 from liftednet.solvers.kernels.states import FusedStates, StateBlocks, state_blocks
 
 _SMALL = StateBlocks(16, depth=16, columns=16)
@@ -61,29 +59,6 @@ class StateSpeed:
     of_tf32: float
     of_copy: float
     residual: float
-
-
-@dataclass(frozen=True)
-class OutputSpeed:
-    """An output fit beside torch and a copy of the same bytes.
-
-    Attributes:
-        problem: its sizes.
-        milliseconds: of the launch.
-        copy: milliseconds of a device copy of as many bytes.
-        of_copy: copy over milliseconds.
-        torch: milliseconds of the torch solver, with the judging.
-        compiled: milliseconds of what torch.compile makes of plain torch, to the same tolerance.
-        times_best: that over the launch.
-    """
-
-    problem: str
-    milliseconds: float
-    copy: float
-    of_copy: float
-    torch: float
-    compiled: float
-    times_best: float
 
 
 class _Race:
@@ -213,32 +188,3 @@ def _shown(blocks: StateBlocks) -> str:
         f"{blocks.rows} rows, {blocks.columns} columns, {blocks.warps} warps, "
         f"{blocks.stages} stages, {blocks.programs} programs, drop {blocks.drop:.0f}"
     )
-
-
-def output_speeds(scale: Scale, top: Ceilings) -> Iterator[Job]:
-    """Yield the simplex cross-entropy for several classes."""
-    shapes = [(10, 8)] if scale.toy else [(10, 10_000_000), (100, 1_000_000), (1000, 100_000)]
-    for classes, samples in shapes:
-        for soft in (False, True):
-            name = f"{samples:,} x {classes}, {'soft' if soft else 'one-hot'}"
-            sizes = samples, classes, soft
-            yield Job(name, partial(_simplex_speed, scale, top, name, *sizes))
-
-
-def _simplex_speed(
-    scale: Scale, top: Ceilings, name: str, samples: int, classes: int, soft: bool
-) -> OutputSpeed:
-    fit = simplex_fit(samples, classes, soft, scale.device)
-    launched = seconds(partial(FusedSimplex().states, fit), scale.device, 0.5)
-    torch_time = seconds(partial(SimplexDual().solve, fit), scale.device, 0.5)
-    fused = timed("compiled", partial(output_seconds, scale, fit))
-    return _output_speed(name, fit, launched, torch_time, fused, top)
-
-
-def _output_speed(
-    name: str, fit: OutputFit, launched: float, torch_time: float, fused: float, top: Ceilings
-) -> OutputSpeed:
-    copied = 3 * 4 * fit.target.numel() / top.copy
-    milliseconds, plain, compiled = 1e3 * launched, 1e3 * torch_time, 1e3 * fused
-    share, times = copied / launched, fused / launched
-    return OutputSpeed(name, milliseconds, 1e3 * copied, share, plain, compiled, times)

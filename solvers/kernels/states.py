@@ -13,15 +13,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from liftednet.activations import ReLU, Softmax
-from liftednet.divergences import Divergence, Joint, joint
+from liftednet.activations import Softmax
+from liftednet.divergences import Divergence, Joint
 from liftednet.problems import Link, StateFit
 
-from ..base import default_tolerance
+from ..base import Solver, default_tolerance
 from ..compiled.loops import ramp
 from ..state_links import largest, states_refusal, terms
-from .device import Kernel, on_device, padded_width, programs, refusal, require_room
+from .device import on_device, padded_width, programs, proven, refusal, require_room
 
+_FEWEST = 1 << 16  # entries, below which torch serves; not measured yet
 _WIDEST = 256  # columns of a link whose gradient stays in registers
 _SHARE = 0.3  # of the tolerance, at which steps end: it holds for Z where they judge Y
 _SLACK = 1.001  # of s over the smoothness of the links
@@ -303,7 +304,7 @@ def side(
 
 
 @dataclass(frozen=True)
-class FusedStates(Kernel[StateFit]):
+class FusedStates(Solver[StateFit, Tensor, None]):
     """Solves a state fit by accelerated proximal gradient steps, all in one launch.
 
     The steps of `Proximal`, a tile of samples at a time; a tile ends by its own certificate, in
@@ -334,10 +335,10 @@ class FusedStates(Kernel[StateFit]):
                 return f"there is no kernel for a link to {link.divergence.activation!r}"
         return None
 
-    def trial(self, u: Tensor, y: Tensor) -> StateFit:
-        """Return a small problem below one link."""
-        relu, weight = joint(ReLU()), u[: u.shape[1], :5] / u.shape[1] ** 0.5
-        return StateFit(relu, u, (Link(relu, weight, weight[0], y[:, :5]),), 0.7)
+    def suits(self, problem: StateFit) -> bool:
+        """Say whether the data are many, on a GPU, on which the kernel has proven itself."""
+        u = problem.pre_activation
+        return u.is_cuda and u.numel() >= _FEWEST and proven(self, u.device)
 
     def minimize(
         self, problem: StateFit, start: Tensor | None, cache: None, tolerance: float

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from liftednet import activations
 from liftednet.divergences import joint, tight
-from liftednet.problems import Link, OutputFit, StateFit
+from liftednet.problems import Link, StateFit
 from liftednet.solvers.kernels.device import programs
-from liftednet.solvers.kernels.outputs import FusedSimplex
 from liftednet.solvers.kernels.states import FusedStates, StateBlocks, state_blocks
 
 SMALL = StateBlocks(16, depth=16, columns=16)
@@ -78,23 +77,6 @@ def test_rows_of_a_state_fit_are_found_by_64_bits(
     FusedStates(max_iterations=1, blocks=SMALL).states(replace(problem, links=(full,)))
     assert len(offsets.types) == 3
     assert set.union(*offsets.types.values()) == {"int64"}
-
-
-def test_rows_of_an_output_fit_are_found_by_64_bits(
-    offsets: Offsets, generator: torch.Generator
-) -> None:
-    y, u = (torch.rand(5, 4, generator=generator) for _ in range(2))
-    offsets.watch(y, u)
-    loss = simplex_loss(y, u)
-    FusedSimplex(rows=4).states(loss)
-    assert len(offsets.types) == 2
-    assert set.union(*offsets.types.values()) == {"int64"}
-
-
-def simplex_loss(y: Tensor, u: Tensor) -> OutputFit:
-    from liftednet.losses import SimplexCrossEntropy
-
-    return OutputFit(SimplexCrossEntropy(), y, joint(activations.SimplexProjection()), u, 0.5)
 
 
 @pytest.mark.parametrize("columns", [(1,), (10,), (20, 5), (33,), (64, 64), (100, 10), (256, 200)])

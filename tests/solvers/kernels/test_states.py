@@ -11,12 +11,11 @@ from torch import Tensor
 
 from liftednet import activations
 from liftednet.divergences import joint, tight
-from liftednet.errors import DeclarationError, FitWarning
+from liftednet.errors import DeclarationError, FitWarning, SolverError
 from liftednet.problems import Link, StateFit
 from liftednet.solution import Status
 from liftednet.solvers import choice, choose, solve
 from liftednet.solvers.kernels import device
-from liftednet.solvers.kernels.outputs import FusedSimplex
 from liftednet.solvers.kernels.states import FusedStates, StateBlocks
 
 SMALL = StateBlocks(16, depth=16, columns=16)
@@ -201,11 +200,10 @@ def test_what_float32_steps_leave_unsolved_goes_on_in_torch(
     assert not solution.solver.startswith("fused")
 
 
-@pytest.mark.parametrize("kernel", [FusedStates(blocks=SMALL), FusedSimplex()])
 def test_a_kernel_proves_itself_before_it_is_chosen(
-    kernel: Any, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
-    there = torch.device("cpu")
+    kernel, there = FusedStates(blocks=SMALL), torch.device("cpu")
     device.proven.cache_clear()
     assert device.proven(kernel, there) and not recwarn
     solved = type(kernel).solve
@@ -222,3 +220,15 @@ def test_a_kernel_proves_itself_before_it_is_chosen(
             assert not device.proven(kernel, there)  # which is known, and not said again
         assert len(warned) == 1
     device.proven.cache_clear()
+
+
+def test_what_does_not_fit_names_bytes_and_a_chunk(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "free_bytes", lambda _: 15_000)
+    problem, kernel = fit(200, 3, 3, generator), FusedStates(blocks=SMALL)
+    with pytest.raises(SolverError, match=r"need [\d,]+ bytes on cpu and 15,000 are") as error:
+        solve(problem, kernel)
+    chunk = int(str(error.value).split("at most ")[1].split(" samples")[0])
+    assert 0 < chunk < 200
+    assert solve(fit(chunk, 3, 3, generator), kernel).value.shape == (chunk, 3)
