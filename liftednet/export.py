@@ -28,7 +28,7 @@ from liftednet.activations.smooth import LINEAR
 from liftednet.errors import DataError
 from liftednet.layers.convolution import Convolution
 from liftednet.layers.dense import Dense
-from liftednet.layers.expression import TIME, Applied, value_of
+from liftednet.layers.expression import TIME, value_of
 from liftednet.layers.layer import Layer
 from liftednet.layers.time import Timeline
 from liftednet.network import ends_of
@@ -192,21 +192,10 @@ def is_chain(model: Any) -> bool:
     network = getattr(model, "network", None)
     if network is None:
         return True
-    states = model.structure.states
-    without_states = [term.argument for term in network.terms if term.state is None]
-    arguments = [*(state.argument for state in states), *without_states]
-    below = [network.inputs[0], *states]
-    plain = len(network.inputs) == len(network.terms) == 1 and len(below[0].shape) == 1
-    return (
-        plain
-        and not below[0].sequence
-        and all(state.bounds is None for state in states)
-        and all(
-            isinstance(x, Applied) and type(x.layer) is Dense and x.arguments[0] is one
-            for x, one in zip(arguments, below, strict=False)  # the loss may have states
-        )
-        and len({argument.weights for argument in arguments}) == len(arguments)
-    )
+    layers, bounded = network.chain(), any(state.bounds is not None for state in network.states)
+    if layers is None or bounded or network.limited or len(network.inputs[0].shape) > 1:
+        return False
+    return len({layer.weights for layer in layers}) == len(layers)
 
 
 class LayerWeights(nn.Module):

@@ -479,6 +479,20 @@ class Network:
         """Return a layer that is not affine, which minibatches alone can train; None without."""
         return next((layer for layer in self.layers() if not layer.layer.affine), None)
 
+    def chain(self) -> list[Applied] | None:
+        """Return the dense layers of a chain, each on the one before; None of another graph.
+
+        A chain has one input, which is no sequence, and one loss, which may be within limits.
+        """
+        states = [state for group in self.groups() for state in group]
+        scores: list[Any] = [term.argument for term in self.terms if term.state is None]
+        scores = [x if ends_of(x) is None else x.arguments[0] for x in scores]
+        layers: list[Any] = [*(state.argument for state in states), *scores]
+        alone = len(self.inputs) == len(self.terms) == 1 and not self.inputs[0].sequence
+        pairs = zip(layers, [*self.inputs, *states], strict=False)  # the loss may have states
+        dense = (isinstance(x, Applied) and x.layer.plain and x.arguments[0] is y for x, y in pairs)
+        return layers if alone and all(dense) else None
+
     def layers(self) -> Iterator[Applied]:
         """Yield every layer, each once, after those that it stands on."""
         return layers_in(*self.arguments)

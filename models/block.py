@@ -203,7 +203,7 @@ class Blocks:
 
     def _values(self) -> Iterator[Tensor]:
         for values in self._some():
-            piece, known = {x: _double(v) for x, v in values.items()}, dict[int, Any]()
+            piece, known = {x: doubled(v) for x, v in values.items()}, dict[int, Any]()
             for edge in self.edges():
                 yield self._edge_value(edge, piece, known)
             yield from self._output_values(piece)
@@ -564,7 +564,9 @@ def _keep_rows(movers: Sequence[LinearMap], like: Tensor) -> bool:
     )
 
 
-def _double(value: Any) -> Any:
+def doubled(value: Any) -> Any:
+    """Return real numbers and weights in float64, other values as they are."""
     if isinstance(value, Weights):
         return value.to(value.matrix.double())
-    return value.double() if isinstance(value, Tensor) else value
+    real = isinstance(value, Tensor) and value.is_floating_point()
+    return value.double() if real else value

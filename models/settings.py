@@ -13,9 +13,8 @@ from liftednet.activation import Activation
 from liftednet.constraints import Constraint
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.errors import DataError, DeclarationError
-from liftednet.layers.dense import Dense
-from liftednet.layers.expression import Applied, Expression, Parameter
-from liftednet.network import Network, ends_of, parameters_of
+from liftednet.layers.expression import Parameter
+from liftednet.network import Network, parameters_of
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.samples import Weights
 from liftednet.solvers import Solver, solver_names
@@ -398,20 +397,10 @@ def _chain_sizes(name: str, network: Network) -> list[int]:
     Raises:
         DeclarationError: the network is another graph.
     """
-    terms, states = network.terms, [state for group in network.groups() for state in group]
-    scores: list[Any] = [term.argument for term in terms if term.state is None]
-    scores = [x if ends_of(x) is None else x.arguments[0] for x in scores]
-    layers: list[Any] = [*(state.argument for state in states), *scores]
-    below = [*network.inputs, *states]
-    alone = len(network.inputs) == len(terms) == 1 and not network.inputs[0].sequence
-    if not alone or not all(map(_is_dense_on, layers, below)):
+    layers = network.chain()
+    if layers is None:
         raise DeclarationError(f"{name} is for chains of dense layers, and this is another graph.")
-    return [x.units for x in (*below, *scores)]
-
-
-def _is_dense_on(argument: Any, below: Expression) -> bool:
-    dense = isinstance(argument, Applied) and type(argument.layer) is Dense
-    return dense and argument.arguments[0] is below
+    return [network.inputs[0].units, *(x.units for x in layers)]
 
 
 def _refuse_unknown(name: str, solver: object) -> None:

@@ -14,7 +14,7 @@ from liftednet.activation import Activation
 from liftednet.errors import DataError
 from liftednet.layers import Parameter
 from liftednet.layers.dense import Dense
-from liftednet.layers.expression import TIME, Applied, Expression, Input, arguments_of
+from liftednet.layers.expression import TIME, Applied, Expression, Input, arguments_of, parts_of
 from liftednet.layers.join import Concatenation
 from liftednet.layers.time import Delay, First, Timeline
 from liftednet.network import Network, State, parameters_of
@@ -129,13 +129,7 @@ def _beside(argument: Expression) -> list[Expression]:
     if not isinstance(argument, Applied) or type(argument.layer) is not Dense:
         return []
     (below,) = argument.arguments
-    return _parts(below) if isinstance(below, Expression) and below.sequence else []
-
-
-def _parts(below: Expression) -> list[Expression]:
-    if not isinstance(below, Applied) or not isinstance(below.layer, Concatenation):
-        return [below]
-    return [part for x in below.arguments if isinstance(x, Expression) for part in _parts(x)]
+    return parts_of(below, Concatenation) if below.sequence else []
 
 
 def _is(expression: Expression, kind: type) -> bool:

@@ -298,6 +298,14 @@ def apply(
     return Applied(layer, arguments, shape, weights, sequence, initial_steps, variables)
 
 
+def parts_of(expression: Expression, kind: type[Layer]) -> list[Expression]:
+    """Return what layers of a kind join to an expression, such as the terms of a sum."""
+    if not isinstance(expression, Applied) or not isinstance(expression.layer, kind):
+        return [expression]
+    given = (x for x in expression.arguments if isinstance(x, Expression))
+    return [part for x in given for part in parts_of(x, kind)]
+
+
 def concatenate(*arguments: Expression) -> Expression:
     """Return the units of all arguments side by side, (..., sum of units).
 

@@ -161,7 +161,9 @@ class BatchGradients:
     def __init__(self, structure: Structure) -> None:
         """Take a network."""
         self.structure = structure
-        self._chained = _is_chain(structure)
+        layers, (term, *_) = structure.network.chain() or [], structure.network.terms
+        pinned = term.state is None and term.argument in layers[-1:]
+        self._chained = pinned and [x.weights for x in layers] == structure.parameters
 
     def counts(self, batch: Data) -> Counts:
         """Return what counts; lengths are known on the CPU, so that nobody waits for them."""
@@ -344,18 +346,3 @@ def _leaf(layer: Weights) -> Weights:
     """Return weights of which gradients can be asked."""
     bias = None if layer.bias is None else layer.bias.detach().requires_grad_()
     return Weights(layer.matrix.detach().requires_grad_(), bias)
-
-
-def _is_chain(structure: Structure) -> bool:
-    """Return whether a network is plain layers one upon another."""
-    network, states = structure.network, structure.states
-    if len(network.terms) != 1 or len(network.inputs) != 1:
-        return False
-    layers = [*(state.argument for state in states), network.terms[0].argument]
-    for below, layer in zip((network.inputs[0], *states), layers, strict=True):
-        if not isinstance(layer, Applied) or not layer.layer.plain or layer.sequence:
-            return False
-        if layer.arguments[0] is not below:
-            return False
-    own = [layer.weights for layer in layers if isinstance(layer, Applied)]
-    return own == structure.parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from liftednet.layers.expression import (
     Expression,
     Input,
     Parameter,
+    parts_of,
     value_of,
 )
 from liftednet.layers.join import Sum
@@ -31,7 +32,7 @@ from liftednet.samples import Weights
 from liftednet.solvers import solve
 from liftednet.validation import require_count, require_positive
 
-from ..block import Structure
+from ..block import Structure, doubled
 from ..forward_pass import Values
 from ..trace import Ending, Problem, Step, Steps
 from .gauss_newton import is_square
@@ -170,7 +171,7 @@ class HiddenLayer:
                 f"{len(states)} and {len(network.terms)}: {_INSTEAD}."
             )
         (state,), (term,), (x,) = states, network.terms, network.inputs
-        parts = _parts(term.argument)
+        parts = parts_of(term.argument, Sum)
         linear = [part.weights for part in parts if _is_dense(part, x, bias=False)]
         above = [part for part in parts if _is_dense(part, state, bias=True)]
         plain = _is_dense(state.argument, x, bias=True) and len(above) == 1
@@ -213,7 +214,7 @@ class HiddenLayer:
     @property
     def above(self) -> Parameter:
         """The weights of the output layer."""
-        parts = _parts(self.term.argument)
+        parts = parts_of(self.term.argument, Sum)
         (found,) = (part.weights for part in parts if _is_dense(part, self.state, bias=True))
         assert found is not None  # seen to by `of`
         return found
@@ -299,22 +300,8 @@ class HiddenLayer:
 
     def scores(self, values: Values) -> Tensor:
         """Return the scores of a forward pass, (samples, outputs), in float64."""
-        doubled = {x: _double(v) for x, v in values.items()}
-        return value_of(self.term.argument, self.structure.passed(doubled))
-
-
-def _double(value: Any) -> Any:
-    if isinstance(value, Weights):
-        return value.like(value.stacked().double())
-    floating = isinstance(value, Tensor) and value.is_floating_point()
-    return value.double() if floating else value
-
-
-def _parts(argument: Expression) -> list[Expression]:
-    """Return the terms of a sum."""
-    if isinstance(argument, Applied) and isinstance(argument.layer, Sum):
-        return [part for x in argument.arguments for part in _parts(x)]
-    return [argument]
+        exact = {x: doubled(v) for x, v in values.items()}
+        return value_of(self.term.argument, self.structure.passed(exact))
 
 
 def _is_dense(expression: Expression, below: State | Input, *, bias: bool) -> bool:

@@ -14,7 +14,7 @@ from liftednet import processes
 from liftednet.errors import DeclarationError, SolverError
 from liftednet.layers.expression import Applied, arguments_of
 from liftednet.layers.modules import RunningStatistics, running_statistics
-from liftednet.penalties import Penalty, SquaredFrobenius
+from liftednet.penalties import Penalty
 from liftednet.samples import Weights
 from liftednet.solvers.layer_metric import LayerMetric, slope_of
 from liftednet.validation import require_count, require_positive
@@ -25,6 +25,7 @@ from ..forward_pass import Values
 from ..trace import Ending, Memory, Problem, Step, Steps
 from ..uncertainty import WorstRows
 from .batch_gradients import BatchGradients
+from .gauss_newton import is_square
 
 _RATE, _RANK = 0.3, 16  # of the step, and of the metric, where nobody says
 _EPOCHS, _STEPS = 10, 500  # at least, where nobody says how many
@@ -202,14 +203,14 @@ class BatchSteps:
         signed = any(penalty.signed for penalty in penalties)
         rank = settings.rank
         if rank is None:
-            rank = _RANK if all(map(_is_plain, penalties)) else 0
+            rank = _RANK if all(map(is_square, penalties)) else 0
         of_signs = 1 / max(0.5, len(structure.groups) - 0.5)
         self.rate = settings.rate or (of_signs if signed else _RATE)
         self._metrics = [
             LayerMetric(
                 p.shape[0],
                 p.bias,
-                rank if _is_plain(structure.penalties[p]) else 0,
+                rank if is_square(structure.penalties[p]) else 0,
                 settings.damping,
                 _STATISTICS_MEMORY,
                 generator,
@@ -288,7 +289,7 @@ class BatchSteps:
         loss, centered = self._summed(loss, centered, looks)
         moves = [
             metric.move(metric.about(mean, *pair), pair[1], pull)
-            if _is_plain(penalty)
+            if is_square(penalty)
             else metric.proximal_move(metric.about(mean, *pair), pair[1], penalty, mass)
             for metric, mean, pair, pull, penalty in zip(
                 self._metrics, means, centered, pulls, self._penalties, strict=True
@@ -325,7 +326,7 @@ class BatchSteps:
     def _pulls(self, samples: float) -> list[float]:
         """Return what the gradients of squared norms are, over the weights; 0 for the others."""
         return [
-            2 * penalty.rho / samples if _is_plain(penalty) else 0.0  # type: ignore[attr-defined]
+            2 * penalty.rho / samples if is_square(penalty) else 0.0  # type: ignore[attr-defined]
             for penalty in self._penalties
         ]
 
@@ -427,7 +428,3 @@ def _copied(layer: Weights) -> Weights:
     """Return weights of one's own, in rows as the gradients are."""
     matrix = layer.matrix.clone(memory_format=torch.contiguous_format)
     return Weights(matrix, None if layer.bias is None else layer.bias.clone())
-
-
-def _is_plain(penalty: Penalty) -> bool:
-    return isinstance(penalty, SquaredFrobenius) and penalty.center is None
