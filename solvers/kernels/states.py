@@ -237,14 +237,6 @@ def _blocks(columns: Sequence[int]) -> StateBlocks | None:
     return None
 
 
-@dataclass(frozen=True)
-class Side:
-    """A link of a launch: what it brings, and what the kernel is compiled for."""
-
-    link: TileLink
-    plan: LinkPlan
-
-
 def link_map(divergence: Divergence, units: int) -> tuple[float, ...] | None:
     """Return the numbers of grad R of a link with so many units, none of a softmax; or None."""
     activation = divergence.activation
@@ -259,48 +251,17 @@ def link_map(divergence: Divergence, units: int) -> tuple[float, ...] | None:
     return None if found is None else (1.0, 0.0, *map(float, found))
 
 
-def padded(weight: Tensor, blocks: StateBlocks) -> Tensor:
-    """Return W with zeros beyond its size, (rows, columns), both rounded up."""
-    units, columns = weight.shape
-    wide = weight.new_zeros(blocks.padded(units), blocks.width(columns))
-    wide[:units, :columns] = weight
-    return wide
-
-
-def side(
-    divergence: Divergence,
-    weight: Tensor,
-    offset: Tensor,
-    target: Tensor,
-    lam: float,
-    blocks: StateBlocks,
-) -> Side:
-    """Return lam [R(Z W + C) - <Z W + C, V>] as the kernels take it.
-
-    Args:
-        divergence: gives R.
-        weight: W, (units, columns).
-        offset: C, (columns,) or (samples, columns).
-        target: V, (samples, columns).
-        lam: the weight of the link.
-        blocks: sizes of the kernel.
-    """
-    columns = weight.shape[1]
-    numbers = link_map(divergence, columns)
+def _tiled(link: Link, blocks: StateBlocks) -> tuple[TileLink, LinkPlan]:
+    """Return a link as the kernel takes it, and what the kernel is compiled for."""
+    units, columns = link.weight.shape
+    numbers = link_map(link.divergence, columns)
     assert numbers is not None  # asked for by obstacle
-    wide = padded(weight, blocks)
-    largest = weight.abs().amax().clamp(min=torch.finfo(torch.float32).tiny)
-    link = TileLink(
-        wide,
-        (wide / largest).half(),
-        largest,
-        offset.contiguous(),
-        target.contiguous(),
-        columns,
-        float(lam),
-        numbers or (0.0,) * 5,
-    )
-    return Side(link, LinkPlan(not numbers, offset.ndim == 2, wide.shape[1]))
+    wide = link.weight.new_zeros(blocks.padded(units), blocks.width(columns))
+    wide[:units, :columns] = link.weight
+    largest = link.weight.abs().amax().clamp(min=torch.finfo(torch.float32).tiny)
+    data = link.offset.contiguous(), link.target.contiguous(), columns, float(link.lam)
+    given = TileLink(wide, (wide / largest).half(), largest, *data, numbers or (0.0,) * 5)
+    return given, LinkPlan(not numbers, link.offset.ndim == 2, wide.shape[1])
 
 
 @dataclass(frozen=True)
@@ -353,67 +314,44 @@ class FusedStates(Solver[StateFit, Tensor, None]):
 
     def states(self, problem: StateFit, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the minimizer without judging it, and the steps of each tile, (tiles,) int32."""
-        launch = _Launch(problem, self.blocks or state_blocks(_columns(problem)))
-        launch.require_room()
+        from .state_steps import state_tiles
+
+        blocks, units = self.blocks or state_blocks(_columns(problem)), problem.units
+        device, tiles = problem.pre_activation.device, -(-problem.samples // blocks.rows)
+        scratch = blocks.scratch(units)
+        count = min(tiles, programs(device, blocks.programs, 4 * scratch))
+        widths = sum(map(blocks.width, _columns(problem)))
+        fixed = 4 * count * scratch + 6 * widths * blocks.padded(units)  # W, and in float16
+        # the states, and two products while s is found
+        require_room(problem.samples, units, 12 * units, fixed, device)
+        line = ramp(problem.divergence.activation)
+        assert line is not None  # asked for by obstacle
         tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
         if start is None:
             start = problem.divergence.activation.forward(problem.pre_activation)
         value = start.clone(memory_format=torch.contiguous_format)
-        scale = problem.lam * largest(terms(problem, slice(None)), 1.0)
-        goal = _SHARE * tolerance * scale
-        return value, launch.run(value, goal, self.max_iterations)
+        goal = _SHARE * tolerance * problem.lam * largest(terms(problem, slice(None)), 1.0)
+        links, plans = zip(*(_tiled(link, blocks) for link in problem.links), strict=True)
+        steps = torch.zeros(tiles, dtype=torch.int32, device=device)
+        with on_device(value):
+            state_tiles[(count,)](
+                problem.pre_activation.contiguous(),
+                value,
+                steps,
+                Goal(value.new_empty(count * scratch), step_size(problem), goal.float()),
+                Layer(units, float(problem.lam), *map(float, line)),
+                links,
+                problem.samples,
+                self.max_iterations,
+                PLAN=blocks.plan(units, plans),
+                num_warps=blocks.warps,
+                num_stages=blocks.stages,
+            )
+        return value, steps
 
 
 def _columns(problem: StateFit) -> list[int]:
     return [link.weight.shape[1] for link in problem.links]
-
-
-class _Launch:
-    """What a launch takes beside the states."""
-
-    def __init__(self, problem: StateFit, blocks: StateBlocks) -> None:
-        self.problem, self.blocks = problem, blocks
-        self.device = problem.pre_activation.device
-        self.tiles = -(-problem.samples // blocks.rows)
-        scratch = 4 * blocks.scratch(problem.units)
-        self.programs = min(self.tiles, programs(self.device, blocks.programs, scratch))
-
-    def require_room(self) -> None:
-        units = self.problem.units
-        widths = sum(map(self.blocks.width, _columns(self.problem)))
-        scratch = self.programs * self.blocks.scratch(units)
-        fixed = 4 * scratch + 6 * widths * self.blocks.padded(units)  # W, and in float16
-        row_bytes = 12 * units  # the states, and two products while s is found
-        require_room(self.problem.samples, units, row_bytes, fixed, self.device)
-
-    def run(self, value: Tensor, goal: Tensor, limit: int) -> Tensor:
-        from .state_steps import state_tiles
-
-        problem, blocks, units = self.problem, self.blocks, self.problem.units
-        line = ramp(problem.divergence.activation)
-        assert line is not None  # asked for by obstacle
-        sides = [self._side(link) for link in problem.links]
-        steps = torch.zeros(self.tiles, dtype=torch.int32, device=self.device)
-        scratch = value.new_empty(self.programs * blocks.scratch(units))
-        with on_device(value):
-            state_tiles[(self.programs,)](
-                problem.pre_activation.contiguous(),
-                value,
-                steps,
-                Goal(scratch, step_size(problem), goal.float()),
-                Layer(units, float(problem.lam), *map(float, line)),
-                tuple(side.link for side in sides),
-                problem.samples,
-                limit,
-                PLAN=blocks.plan(units, tuple(side.plan for side in sides)),
-                num_warps=blocks.warps,
-                num_stages=blocks.stages,
-            )
-        return steps
-
-    def _side(self, link: Link) -> Side:
-        values = link.weight, link.offset, link.target
-        return side(link.divergence, *values, link.lam, self.blocks)
 
 
 def step_size(problem: StateFit) -> Tensor:
