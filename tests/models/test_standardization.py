@@ -8,9 +8,9 @@ import torch
 from sklearn.pipeline import make_pipeline
 from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet import LiftedClassifier, initialize_, to_torch
+from liftednet import LiftedClassifier, to_torch
 from liftednet.activations import ReLU, Tanh
-from liftednet.errors import DataError, FitWarning, SolverError
+from liftednet.errors import FitWarning, SolverError
 from liftednet.layers import convolution, dense
 from liftednet.losses import CrossEntropy, SimplexCrossEntropy, SquaredError
 from liftednet.models import Lifted, LiftedMLP, LiftedRNN, Minibatch
@@ -130,8 +130,6 @@ def test_a_constraint_that_folding_would_break_keeps_the_maps_as_layers(tmp_path
     torch.testing.assert_close(exported(x), model.forward(x))
     torch.testing.assert_close(load(save(model, tmp_path / "m.safetensors")).forward(x),
                                model.forward(x))  # fmt: skip
-    with pytest.raises(DataError, match="standardize=False"):
-        initialize_(torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 1)), model)
 
 
 @pytest.mark.parametrize("learned", [False, True])

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from liftednet import initialize_, lift, to_torch
 from liftednet.errors import DataError, DeclarationError, FitWarning, SolverError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Huber, SquaredError
-from liftednet.models import FullBatch, GaussNewton, LiftedMLP, Minibatch
+from liftednet.models import FullBatch, GaussNewton, Minibatch
 from liftednet.models.from_torch import LiftedModule
 from liftednet.models.methods.minibatch import BatchSteps
 from tests.models.from_torch.torch_networks import CASES, Case, LeNet, Sequences, Tied
@@ -582,64 +582,6 @@ def test_several_inputs_one_of_them_a_number_for_each_sample(generator) -> None:
     losses = losses_of(lifted, (x, numbers), y)
     assert losses[-1] < 0.5 * losses[0]
     torch.testing.assert_close(lifted.write_()(x, numbers), lifted.forward((x, numbers)))
-
-
-# A fitted chain, written into a network of the user's.
-
-
-class Backwards(nn.Module):
-    """Layers registered from the last to the first."""
-
-    def __init__(self, activation: nn.Module, tied: bool = False, frozen: bool = False) -> None:
-        super().__init__()
-        self.last, self.second, self.first = nn.Linear(4, 3), nn.Linear(4, 4), nn.Linear(4, 4)
-        self.activation = activation
-        if tied:
-            self.second.weight, self.second.bias = self.first.weight, self.first.bias
-        self.second.weight.requires_grad_(not frozen)
-
-    def forward(self, x: Tensor) -> Any:
-        x = self.activation(self.first(x))
-        return self.last(self.activation(self.second(x)))
-
-
-@pytest.fixture(scope="module")
-def chain() -> tuple[LiftedMLP, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(60, 4, generator=generator, dtype=torch.float64)
-    model = LiftedMLP((4, 4, 4, 3), method=FullBatch(sweeps=2), lam=1.0)
-    return model.fit(x, x[:, :3].argmax(-1)), x
-
-
-def test_weights_are_written_in_the_order_in_which_layers_run(chain) -> None:
-    model, x = chain
-    network = initialize_(Backwards(nn.ReLU()).double(), model)
-    torch.testing.assert_close(network(x).softmax(-1), model.forward(x))
-
-
-@pytest.mark.parametrize(
-    ("network", "message"),
-    [
-        (Backwards(nn.ReLU(), tied=True), "layer 2, 'second', runs twice"),
-        (Backwards(nn.ReLU(), frozen=True), "weight of layer 2, 'second', is frozen"),
-    ],
-    ids=["tie", "frozen"],
-)
-def test_a_network_that_is_another_chain_is_refused(network, message, chain) -> None:
-    before = copy.deepcopy(network.state_dict())
-    with pytest.raises(DataError, match=message):
-        initialize_(network, chain[0])
-    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
-
-
-def test_another_activation_is_told(chain) -> None:
-    message = r"Backwards computes something else than the model.* ReLU\(\), Softmax\(\): its"
-    with pytest.warns(FitWarning, match=message) as told:
-        initialize_(Backwards(nn.GELU()).double(), chain[0])
-    assert told[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        initialize_(Backwards(nn.ReLU(inplace=True)).double(), chain[0])
 
 
 @cases

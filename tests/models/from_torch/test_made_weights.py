@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +9,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import utils
-from torch.nn.utils import parametrizations, parametrize, prune
+from torch.nn.utils import parametrizations, prune
 
-from liftednet import FitWarning, initialize_, lift, to_torch
-from liftednet.activations import Tanh
-from liftednet.errors import DataError
+from liftednet import lift
 from liftednet.losses import CrossEntropy
-from liftednet.models import LiftedMLP, Minibatch
+from liftednet.models import Minibatch
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
@@ -34,7 +31,6 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
     "spectral norm by a hook": utils.spectral_norm,
     "pruned": _pruned,
 }
-EXACT = {"weight norm", "weight norm by a hook"}
 X = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
 Y = X[:, :3].argmax(1)
 
@@ -63,36 +59,3 @@ def test_they_are_lifted_trained_and_written_back(name: str, kind: str) -> None:
         made = network.get_submodule(path.rpartition(".")[0])
         part = getattr(made, path.rpartition(".")[2].removesuffix("_mask"))
         assert not part[mask == 0].any() and part[mask == 1].all()
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_a_model_is_written_into_what_they_are_made_of(name: str) -> None:
-    model = LiftedMLP((5, 8, 3), Tanh(), method=Minibatch(5)).fit(X, Y)
-    network = _network(MAKERS[name], "dense")
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always", FitWarning)
-        initialize_(network, model)
-    exact = any(issubclass(x.category, FitWarning) for x in told) == (name not in EXACT)
-    assert exact  # norms of one, and masks, cannot hold any weights
-    if name in EXACT:
-        torch.testing.assert_close(network(X), to_torch(model, logits=True)(X))
-    if name == "pruned":
-        first: Any = network[0]
-        kept = first.weight_mask == 1
-        wanted = model.weights[0].matrix.T
-        torch.testing.assert_close(first.weight[kept], wanted[kept])
-
-
-def test_what_cannot_be_found_is_refused_and_nothing_is_written() -> None:
-    model = LiftedMLP((5, 8, 3), Tanh(), method=Minibatch(1)).fit(X, Y)
-
-    class Doubled(nn.Module):  # of which torch knows no right inverse
-        def forward(self, weight: torch.Tensor) -> torch.Tensor:
-            return 2 * weight
-
-    network = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
-    parametrize.register_parametrization(network[2], "weight", Doubled())
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    with pytest.raises(DataError, match="weight of layer 2, '2', is frozen, or made of others"):
-        initialize_(network, model)
-    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
