@@ -78,8 +78,8 @@ def initialize_(
         raise DataError(f"initialize_ writes into a torch.nn.Module, got {module!r}.")
     if any(hasattr(X, x) for x in ("weights", "activations", "__sklearn_is_fitted__")):
         raise DataError(
-            f"initialize_ trains on data, and {type(X).__name__} is a model: to_torch(model) makes a "
-            "module of its weights, whose state_dict() another network of these layers loads."
+            f"initialize_ trains on data, and {type(X).__name__} is a model: to_torch(model) makes "
+            "a module of its weights, whose state_dict() another network of these layers loads."
         )
     settings = {"start": AUTO, "method": _method(epochs, settings), **settings}
     loss = _plain_loss(X, y) if loss is None else loss
