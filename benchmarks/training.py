@@ -26,12 +26,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.data.mnist import mnist
+from benchmarks.data.mnist import mnist, validation_split
 from benchmarks.harness.exact import exact_gradients
 from benchmarks.harness.report import Table, mean_and_spread, write_report
 from benchmarks.harness.runs import Outcome, run_all, shuffled, tuned
 from benchmarks.papers.table1 import RHO, STARTS, network_from
-from liftednet.data import Classification, split
+from liftednet.data import Classification
 from liftednet.losses import CrossEntropy
 from liftednet.models import LiftedMLP, Minibatch
 from liftednet.models.data import ArrayBatches, prepared
@@ -140,7 +140,7 @@ def main(folder: Path) -> None:
     """Choose on held-out digits, time on the test set, write the table."""
     torch.set_num_threads(1)
     data = mnist()
-    held = Classification(*split(data.x_train, data.y_train, 1 / 6, 0), data.classes)
+    held = validation_split(data)
 
     for first, _ in FIRST.values():  # torch imports much at the first step, which shall not count
         to_goal(held, replace(first, epochs=0.01))

@@ -1,10 +1,9 @@
-"""Data to try things on: images, two generated tasks over time, and a split of samples."""
+"""Data to try things on: images, and two generated tasks over time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -13,7 +12,7 @@ from liftednet.errors import DataError
 from liftednet.processes import shard
 from liftednet.validation import is_number, require_count, require_seed
 
-__all__ = ["Classification", "digits", "echo", "running_sum", "shard", "split"]
+__all__ = ["Classification", "digits", "echo", "running_sum", "shard"]
 
 
 @dataclass(frozen=True)
@@ -63,49 +62,17 @@ def digits(test_fraction: float = 0.25, seed: int = 0) -> Classification:
         [18, 18, 18, 18, 18, 18, 18, 18, 18, 18]
     """
     from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
-    x = torch.from_numpy(pixels).float() / 16
-    return Classification(*split(x, torch.from_numpy(labels).long(), test_fraction, seed), 10)
-
-
-def split(
-    x: Tensor, y: Tensor, held_out: float, seed: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Split samples at random, labels class by class.
-
-    Args:
-        x: (samples, ...).
-        y: (samples,) int64 labels, split in proportion, or (samples, ...) other targets.
-        held_out: share of the samples in the second part.
-        seed: of the split.
-
-    Returns:
-        X and y of the first part, X and y of the second part.
-
-    Raises:
-        DataError: no samples, row counts that differ, a share outside (0, 1), or too few samples.
-
-    Example:
-        >>> import torch
-        >>> from liftednet.data import split
-        >>> x, y = torch.arange(8.0).unsqueeze(1), torch.tensor([0, 0, 0, 0, 0, 0, 1, 1])
-        >>> x_kept, y_kept, x_held, y_held = split(x, y, held_out=0.5, seed=0)
-        >>> y_kept.bincount().tolist(), y_held.bincount().tolist()  # three to one in both
-        ([3, 1], [3, 1])
-    """
     from sklearn.model_selection import train_test_split
 
-    same_rows(x, y)
-    share = fraction("The held-out share", held_out)
-    strata = y.numpy() if y.ndim == 1 and not y.is_floating_point() else None
-    try:
-        kept, held = train_test_split(
-            np.arange(len(x)), test_size=share, random_state=seed, stratify=strata
-        )
-    except ValueError as error:
-        raise DataError(f"{len(x)} samples cannot be split: {error}") from error
-    return x[kept], y[kept], x[held], y[held]
+    if not is_number(test_fraction) or not 0 < test_fraction < 1:
+        raise DataError(f"test_fraction must lie between 0 and 1; it is {test_fraction!r}.")
+    pixels, labels = load_digits(return_X_y=True)
+    parts = train_test_split(
+        pixels, labels, test_size=test_fraction, random_state=require_seed(seed), stratify=labels
+    )
+    x_train, x_test = (torch.from_numpy(part).float() / 16 for part in parts[:2])
+    y_train, y_test = (torch.from_numpy(part).long() for part in parts[2:])
+    return Classification(x_train, y_train, x_test, y_test, 10)
 
 
 def echo(
@@ -179,29 +146,3 @@ def running_sum(samples: int, length: int, seed: int = 0) -> tuple[Tensor, Tenso
     )
     total = x.squeeze(2).double().cumsum(1)
     return x, (total <= 0).long()
-
-
-def fraction(name: str, value: float) -> float:
-    """Return `value` if it lies strictly between 0 and 1.
-
-    Raises:
-        DataError: `value` is no number between 0 and 1.
-    """
-    if not is_number(value) or not 0.0 < value < 1.0:
-        raise DataError(f"{name} must lie strictly between 0 and 1; it is {value!r}.")
-    return float(value)
-
-
-def same_rows(x: Tensor, y: Tensor) -> None:
-    """Refuse empty data and data whose first axes differ.
-
-    Raises:
-        DataError: no rows, or not the same number of rows.
-    """
-    if len(x) == 0:
-        raise DataError(f"The data set is empty: X has shape {tuple(x.shape)}.")
-    if len(x) != len(y):
-        raise DataError(
-            f"X and y need the same number of rows; X has shape {tuple(x.shape)} "
-            f"and y has shape {tuple(y.shape)}."
-        )

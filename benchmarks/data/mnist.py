@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from benchmarks.data.archives import Archive, Origin, load, read_npz
@@ -53,3 +54,10 @@ def _pixels(images: np.ndarray) -> Tensor:
 
 def _labels(labels: np.ndarray) -> Tensor:
     return torch.from_numpy(labels).long()
+
+
+def validation_split(data: Classification) -> Classification:
+    """Return the training images, a sixth of every class kept to choose by."""
+    y = data.y_train
+    kept, held = train_test_split(np.arange(len(y)), test_size=1 / 6, random_state=0, stratify=y)
+    return Classification(data.x_train[kept], y[kept], data.x_train[held], y[held], data.classes)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from liftednet.data import same_rows
 from liftednet.errors import DataError
 from liftednet.validation import sequence_lengths
 
@@ -74,7 +73,8 @@ class Sequences:
         """
         if x.ndim != 3:
             raise DataError(f"X must be (sequences, time, features); it is {tuple(x.shape)}.")
-        same_rows(x, y)
+        if not 0 < len(x) == len(y):
+            raise DataError(f"X and y need as many rows, got {len(x)} and {len(y)}.")
         samples, steps = x.shape[:2]
         lengths = torch.full((samples,), steps) if lengths is None else lengths
         lengths = sequence_lengths(lengths, samples, steps)

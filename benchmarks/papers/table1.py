@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.data import subsample
-from benchmarks.data.mnist import mnist
+from benchmarks.data.mnist import mnist, validation_split
 from benchmarks.demo import accuracy, epochs_of
 from benchmarks.harness.exact import exact_gradients
 from benchmarks.harness.report import Table, mean_and_spread, write_report
@@ -27,7 +27,7 @@ from benchmarks.harness.runs import Outcome, Record, matching, run_all, shuffled
 from benchmarks.papers import main
 from liftednet.activation import Activation
 from liftednet.activations import ReLU, Softmax
-from liftednet.data import Classification, split
+from liftednet.data import Classification
 from liftednet.export import to_torch
 from liftednet.losses import CrossEntropy
 from liftednet.models import LiftedMLP, Minibatch
@@ -113,9 +113,7 @@ def loaded(samples: int, test_samples: int, held_out: bool) -> Classification:
     data = mnist()
     if samples < len(data.x_train):
         data = subsample(data, samples, min(test_samples, len(data.x_test)), seed=0)
-    if not held_out:
-        return data
-    return Classification(*split(data.x_train, data.y_train, 1 / 6, 0), data.classes)
+    return validation_split(data) if held_out else data
 
 
 def sizes_of(data: Classification, architecture: str) -> tuple[int, ...]:

@@ -21,20 +21,9 @@ def test_digits_are_scaled_and_split_class_by_class() -> None:
     assert not torch.equal(data.digits(seed=1).x_train, digits.x_train)
 
 
-def test_split_keeps_every_sample_once_and_the_shares() -> None:
-    x = torch.arange(100.0)[:, None]
-    y = torch.arange(100) % 4
-    first_x, first_y, second_x, second_y = data.split(x, y, 0.2, seed=5)
-    assert torch.equal(torch.cat([first_x, second_x]).sort(0).values, x)
-    assert second_y.bincount().tolist() == [5, 5, 5, 5] and len(first_y) == 80
+def test_a_share_of_the_digits_is_one() -> None:
     with pytest.raises(DataError, match="between 0 and 1"):
-        data.split(x, y, 1.0, seed=5)
-    with pytest.raises(DataError, match="rows"):
-        data.split(x, y[:-1], 0.2, seed=5)
-    with pytest.raises(DataError, match="cannot be split"):
-        data.split(x[:3], y[:3], 0.2, seed=5)
-    with pytest.raises(DataError, match="empty"):
-        data.split(x[:0], y[:0], 0.2, seed=5)
+        data.digits(test_fraction=1.0)
 
 
 @given(seed=st.integers(0, 10_000), lag=st.integers(1, 5))
