@@ -388,10 +388,10 @@ def _require_same_network(archive: Archive, network: Network) -> None:
         return
     if "layers" in about["graph"]:  # before files had lines; weights have met their shapes
         return
-    saved = about["graph"]
+    known: Any = about["graph"]
     for before, now in _RENAMED.items():
-        saved = {name: str(line).replace(before, now) for name, line in saved.items()}
-    if differs := difference(saved, described_network(network)):
+        known = {name: str(line).replace(before, now) for name, line in known.items()}
+    if differs := difference(known, described_network(network)):
         where, was, given = differs
         raise DataError(
             f"the network is not the one that was saved: {where} is {given}, and was {was}."
