@@ -311,13 +311,8 @@ class Blocks:
 
     def sweep(self) -> list[Block]:
         """Return the blocks of one sweep: states from the top down, then weights."""
-        return self.state_blocks() + [
-            self._block(parameter, self.weight_fit) for parameter in self.structure.parameters
-        ]
-
-    def state_blocks(self) -> list[Block]:
-        """Return the blocks of the states alone, from the top down."""
-        return [self._block(state, self.state_fit) for state in reversed(self.structure.states)]
+        states = [self._block(state, self.state_fit) for state in reversed(self.structure.states)]
+        return states + [self._block(x, self.weight_fit) for x in self.structure.parameters]
 
     def _block(self, variable: Any, fit: Any) -> Block:
         return Block(

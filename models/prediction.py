@@ -25,7 +25,7 @@ from .data import Arrays, Data, Lengths, prepared
 from .forward_pass import refuse_overflow
 from .incomplete import WHOLE, Completion
 from .methods import Method
-from .methods.descent import FullBatch, largest_residual
+from .methods.descent import largest_residual
 from .settings import Settings
 from .standardization import RAW, Standardization
 from .trace import Ending, Memory, Problem, Trace
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 Outputs = Tensor | tuple[Tensor, ...]
 
 # Two layers need a handful of sweeps; a longer chain converges linearly.
-_PREDICTION = FullBatch(200, tolerance=1e-6, extrapolation=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -360,33 +359,6 @@ class Predictor(Settings):
                     f"{type(term.loss).__name__} gives no probabilities; use predict or forward."
                 )
         return self.forward(X, lengths=lengths)
-
-    def forward_lifted(self, X: Arrays, *, lengths: Lengths = None) -> Any:
-        """Return the output by the lifted rule, (samples, outputs).
-
-        The training problem with the weights fixed and y free; Lifted Neural Networks, eq. (12);
-        Lifted Recurrent Neural Networks, section 4.2.
-
-        Raises:
-            SolverError: the states did not reach their tolerance.
-        """
-        structure, data = self._known.structure, self._unlabeled(X, lengths)
-        blocks = _StatesAlone(structure, {**data.values, **self._by_parameter()}, data.last_only)
-        for _ in _PREDICTION.take_steps(Problem(blocks, self.solver, self.state_solver)):
-            pass
-        return self._answers(blocks.values, data)
-
-    def predict_lifted(self, X: Arrays, *, lengths: Lengths = None) -> Any:
-        """Return labels, or outputs for a regression, by the lifted rule, eq. (12)."""
-        return self._decoded(self.forward_lifted(X, lengths=lengths))
-
-
-class _StatesAlone(Blocks):
-    """Blocks whose weights stay as they are, as in prediction."""
-
-    def sweep(self) -> list[Any]:
-        """Return the blocks of the states, from the top down."""
-        return self.state_blocks()
 
 
 def _by_sample(output: Tensor, term: Term, data: Data) -> Tensor:
