@@ -11,15 +11,27 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on the CPU
 
+from collections.abc import Iterator
+
 import hypothesis
 import pytest
 import torch
+
+from liftednet.solvers.gauss_newton import kinks
 
 torch.set_num_threads(1)
 
 hypothesis.settings.register_profile("local", deadline=None, max_examples=25)
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=25, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_exchanges() -> Iterator[None]:
+    """Exchange units once where users have ten tries, each of which takes a fit's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kinks, "_EXCHANGES", 1)
+        yield
 
 
 @pytest.fixture
