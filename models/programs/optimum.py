@@ -122,7 +122,8 @@ def optimize(
         constraints: convex ones of CVXPY's; those of the network are added.
         x0: a point to begin from, too, shaped as x.
         gap: |value - bound| / |value| that is enough; or this share of 1e-2 of the range of
-            objectives seen, where the value is about 0.
+            objectives seen, where the value is about 0. What CVXPY knows to be nonnegative, as the
+            distance from a target, has the bound 0 from the beginning.
         seconds: after which the best answer and the bound are returned as they are.
         progress: whether to show a bar.
 
@@ -239,6 +240,8 @@ class _Proof:
     def optimum(self, x0: Any, progress: bool) -> Optimum:
         self.sign, self.spread = _sign(self.objective), 0.0
         self.least = self.sign * self.objective.expr
+        if self.least.is_nonneg():  # as what is matched: nothing has to be halved to know that
+            self.bound = 0.0
         self.graphs, outputs = self.network.graphs, {x.y.id for x in self.network.graphs}
         user = [x for one in (self.least, *self.constraints) for x in one.variables()]
         every = {x.id: x for x in (*self.network.x.variables(), *user) if x.id not in outputs}
@@ -254,7 +257,8 @@ class _Proof:
             self.first(x0)
             first = (self.sign * self.value, self.elapsed)
             told(self.value, self.bound, 0)
-            self.halve(told)
+            if not self.is_proven():
+                self.halve(told)
             if self.search.functions.affine and not self.is_proven():
                 self.split(told)
         self.recall()
@@ -348,9 +352,10 @@ class _Proof:
             self.nodes = count
             if not len(boxes) and not self.best:
                 raise SolverError(INFEASIBLE)
-            if not len(boxes) or self.elapsed > until or len(boxes) > _BOXES:
+            many = len(boxes)
+            if not many or many > _BOXES or self.elapsed > until or self.is_proven():
                 return
-            many = min(max(_AT_ONCE, len(boxes) // 8), len(boxes))
+            many = min(max(_AT_ONCE, many // 8), many)
             order = np.argpartition(boxes.bound, many - 1)
             found = bounded(*halved(boxes.of(order[:many])))
             self.tried(found.at, int(found.bound.argmin()), rounds)

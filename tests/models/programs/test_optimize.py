@@ -83,6 +83,17 @@ def test_a_target_is_matched_and_a_ball_is_kept() -> None:
     assert best.bound <= best.value * (1 + 1e-9) <= values.min() * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.Tanh()], ids=repr)
+def test_a_target_that_is_attained_is_proven_by_its_sign(activation) -> None:
+    network = dense(5, 20, 20, 1, activation=activation, seed=4)
+    x: Any = cp.Variable(5)
+    stated = to_cvxpy(network, x, box=(-1, 1), mixed_integer=True)
+    distance = cp.sum_squares(stated.output - at(network, [0.3] * 5))
+    best = optimize(stated, cp.Minimize(distance))
+    assert best.proven and best.bound == 0 and best.nodes < 100
+    assert at(network, x.value) == pytest.approx(at(network, [0.3] * 5), abs=1e-4)
+
+
 @pytest.mark.parametrize("activation", [nn.Tanh(), nn.GELU(), nn.Softplus()], ids=repr)
 def test_smooth_networks_are_refined_until_the_gap(activation) -> None:
     network = dense(2, 5, 1, activation=activation, seed=3)
