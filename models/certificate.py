@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,16 +18,18 @@ from liftednet.lazy import pyplot
 
 from .bounds.reading import Array, Found, Subject, apart, require_box, subject_of, walked
 from .bounds.refutation import refute
-from .bounds.units import Bent, Largest
+from .bounds.units import Bent, Largest, steepest
 from .programs.boxes import kinked
 from .programs.composition import read, readable
 from .programs.inversion import exact_range
 from .programs.lines import ranges
+from .programs.slopes import slopes_over
 
 _UNITS = 1_500  # whose ends lines bring closer; beyond, intervals are all there is
 _RAISED = 100  # steps in the slopes of these lines
 _WALKS = ((2, 0), (3, 2))  # samples of each, and which of them is followed
 _ALIKE = 1e-9  # bounds of both, which differ by rounding alone
+_KINKED, _SMOOTH = 1e-6, 1e-3  # gaps of derivatives, of the largest
 _SHOWN = 12
 
 
@@ -48,6 +51,9 @@ class Certificate:
             and lines.
         names: of the inputs, where they have some.
         box: (2, inputs), between which all of this holds; None for every input.
+        attained: of exact=True, the least and the largest derivatives that are attained, beside
+            lowest and highest, which they meet where the time has sufficed, (2, outputs, inputs).
+        attained_at: x at which they are, (2, outputs, inputs, inputs).
 
     Example:
         >>> import torch
@@ -71,6 +77,8 @@ class Certificate:
     unknown: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     box: Tensor | None = None
+    attained: Tensor | None = None
+    attained_at: Tensor | None = None
 
     @property
     def increasing(self) -> tuple[int, ...]:
@@ -109,6 +117,9 @@ class Certificate:
             ends = zip(self.least.tolist(), self.most.tolist(), strict=True)
             values = [f"    {a:.6g} <= output {n} <= {b:.6g}" for n, (a, b) in enumerate(ends)]
             lines += ["  values:", *_first(values)]
+        if self.attained is not None:
+            over = torch.maximum(self.attained[0] - self.lowest, self.highest - self.attained[1])
+            lines.append(f"  all derivatives to {float(over.max()):.2g} of ones that are attained")
         if self.unknown:
             lines.append("  unknown, so that nothing is claimed of what depends on it:")
             lines += [f"    {call}" for call in _first(self.unknown)]
@@ -189,9 +200,11 @@ def certify(
         box: (low, high) of the inputs, each a number or (inputs,); all then holds between them, and
             is closer: slopes are those of the values that units can have, whose ends are found by
             intervals and lines (see `Certificate.least`).
-        exact: whether the ends of outputs over the box are those that are attained, by branch and
-            bound, to a share of 1e-6 of what they span; see `optimize` for what that takes.
-        seconds: after which exact ends are left as far as they are proven.
+        exact: whether the ends of outputs and of derivatives over the box are those that are
+            attained, by branch and bound: outputs to a share of 1e-6 of what they span,
+            derivatives to one of 1e-6 of the largest, or 1e-3 where units are smooth. Kinks come
+            apart in boxes of few inputs, up to five or so; of more `attained` tells what is open.
+        seconds: after which exact ends are left as far as they are proven, half of it for outputs.
 
     Raises:
         DataError: it is neither, or the network cannot run.
@@ -248,12 +261,22 @@ def _closer(found: Found, box: tuple[Array, Array]) -> Tensor:
 def _exact(
     model: Any, found: Certificate, box: tuple[Array, Array] | None, example: Any, seconds: float
 ) -> Certificate:
-    """Return a certificate whose ends of outputs are those that branch and bound proves."""
+    """Return a certificate whose ends are those that branch and bound proves."""
     if box is None:
         raise DeclarationError("exact=True needs a box, such as box=(-1, 1).")
-    low, high = exact_range(model, box, len(box[0]), example, seconds=seconds)
-    least = torch.maximum(found.least, torch.from_numpy(low))
-    return replace(found, least=least, most=torch.minimum(found.most, torch.from_numpy(high)))
+    until = time.perf_counter() + seconds
+    low, high, network = exact_range(model, box, len(box[0]), example, seconds=seconds / 2)
+    smooth = not all(x.piecewise_linear for block in network.blocks for x in block.curves)
+    slopes, *reached = slopes_over(
+        network, box, _SMOOTH if smooth else _KINKED, until - time.perf_counter()
+    )
+    least, most, lowest, highest, *attained = map(torch.from_numpy, (low, high, *slopes, *reached))
+    lowest, highest = torch.maximum(found.lowest, lowest), torch.minimum(found.highest, highest)
+    return replace(
+        found, least=torch.maximum(found.least, least), most=torch.minimum(found.most, most),
+        lowest=lowest, highest=highest, lipschitz=steepest(lowest, highest, found.lipschitz),
+        attained=attained[0], attained_at=attained[1],
+    )  # fmt: skip
 
 
 def _both(first: Found, second: Found, network: nn.Module, subject: Subject) -> Certificate:

@@ -482,12 +482,18 @@ class Units:
 
     def steepest(self, units: Tensor, lipschitz: float) -> float:
         """Return a Lipschitz constant, or what the ends of derivatives say where that is less."""
-        low, high = self.low[units, :-1], self.high[units, :-1]
-        largest = torch.maximum(low.abs(), high.abs())
-        if not self.derivatives or not bool(largest.isfinite().all()):
+        if not self.derivatives:
             return lipschitz
-        about = _norm((low + high) / 2) + _norm((high - low) / 2)
-        return min(lipschitz, _norm(largest), about)
+        return steepest(self.low[units, :-1], self.high[units, :-1], lipschitz)
+
+
+def steepest(low: Tensor, high: Tensor, lipschitz: float) -> float:
+    """Return a Lipschitz constant, or what ends of derivatives say where that is less."""
+    largest = torch.maximum(low.abs(), high.abs())
+    if not bool(largest.isfinite().all()):
+        return lipschitz
+    about = _norm((low + high) / 2) + _norm((high - low) / 2)
+    return min(lipschitz, _norm(largest), about)
 
 
 def _times(low: Tensor, high: Tensor, least: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:

@@ -177,10 +177,15 @@ def lined(
     for push, line, along in zip(way.pushes, lines, reach, strict=True):
         seen = (np.abs(push) * weights[..., None]).sum(1) * line.gap
         off = off + (seen[:, None] @ along)[:, 0]
+    return Boxes(low, high, bound, at, widened(off, low, high))
+
+
+def widened(reach: Array, low: Array, high: Array) -> Array:
+    """Return what each input's width lets boxes be off by, of what a unit of it does."""
     wide = high - low
-    off = off * wide
+    off: Array = reach * wide
     off += _WIDTH * off.max(1, keepdims=True) * wide / wide.max(1, keepdims=True).clip(1e-300)
-    return Boxes(low, high, bound, at, off)
+    return off
 
 
 def _least(

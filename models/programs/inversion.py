@@ -16,6 +16,7 @@ from liftednet.lazy import cvxpy as cp
 
 from ..bounds.curves import Array
 from ..prediction import Predictor
+from .boxes import kinked
 from .composition import Composition
 from .cvxpy_network import CvxpyNetwork, to_cvxpy
 from .lines import ranges
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
 
 _RAISED = 100  # steps that bring ranges closer
+_RANGE = 1e-6  # of what an output spans, that its ends are proven to
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,10 +175,11 @@ def piece_of(composition: Composition, x: Array) -> tuple[Array, Array, Array, A
 
 def exact_range(
     model: Any, box: Any, inputs: int, example: Any = None, *, seconds: float = 60.0
-) -> tuple[Array, Array]:
-    """Return the least and the largest outputs over a box, (outputs,) each, by branch and bound.
+) -> tuple[Array, Array, Composition]:
+    """Return the least and the largest outputs over a box, (outputs,) each, and the network.
 
-    They hold to rounding; where the time ends they are bounds that are not attained.
+    Both are by branch and bound, and hold to rounding; where the time ends they are bounds that are
+    not attained.
 
     Args:
         model: as in `to_cvxpy`, whose scores are its outputs.
@@ -205,9 +208,12 @@ def exact_range(
         left = (seconds - (time.perf_counter() - started)) / (count - number)
         sense = cp.Maximize if side else cp.Minimize
         if left > 0:
-            found = optimize(stated, sense(stated.output[output]), gap=1e-9, seconds=left)
+            gap = _RANGE * (high - low)[output] / max(abs(low[output]), abs(high[output]), 1e-300)
+            found = optimize(
+                stated, sense(stated.output[output]), gap=max(gap, _RANGE**2), seconds=left
+            )
             if side:
                 ends[1][output] = min(high[output], found.bound)
             else:
                 ends[0][output] = max(low[output], found.bound)
-    return ends[0], ends[1]
+    return ends[0], ends[1], kinked(graph.composition)

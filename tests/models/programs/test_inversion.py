@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import linprog
 from torch import nn
 
 from liftednet import LiftedClassifier, certify, invert, robustness_radius, to_cvxpy
@@ -113,6 +115,61 @@ def test_exact_ranges_are_attained_and_inside_those_of_intervals() -> None:
     assert bool((exact.least >= about.least).all()) and bool((exact.most < about.most).any())
     with pytest.raises(DeclarationError, match="box"):
         certify(network, exact=True)
+
+
+def test_exact_slopes_are_those_of_all_pieces_that_there_are() -> None:
+    network = drawn(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    exact = certify(network, box=(-1, 1), exact=True)
+    (A, a), (B, b), (C, _) = (
+        (x.weight.detach().numpy(), x.bias.detach().numpy()) for x in network[::2]
+    )
+    found = []
+    for sides in itertools.product((0.0, 1.0), repeat=7):
+        first, second = np.array(sides[:4]), np.array(sides[4:])
+        inner = B @ (first[:, None] * A)
+        rows, offset = np.concatenate([A, inner]), np.append(a, B @ (first * a) + b)
+        signs = 1 - 2 * np.array(sides)
+        lengths = np.linalg.norm(rows, axis=1, keepdims=True)  # of a ball inside the piece
+        limits = np.hstack([signs[:, None] * rows, lengths])
+        piece = linprog([0, 0, -1], limits, -signs * offset, bounds=[(-1, 1), (-1, 1), (0, 1)])
+        if piece.status == 0 and piece.x[2] > 1e-7:
+            found.append(C @ (second[:, None] * inner))
+    assert 10 < len(found) < 128
+    least, most = np.min(found, 0), np.max(found, 0)
+    off = 1.1e-6 * np.abs(found).max()
+    assert (exact.lowest.numpy() <= least + 1e-12).all() and (
+        most - 1e-12 <= exact.highest.numpy()
+    ).all()
+    np.testing.assert_allclose(exact.lowest, least, atol=off)
+    np.testing.assert_allclose(exact.highest, most, atol=off)
+
+
+@pytest.mark.parametrize(
+    ("activation", "gap"),
+    [(nn.Hardtanh(), 1e-6), (nn.Softplus(), 1e-3), (nn.Tanh(), 1e-3)],
+    ids=repr,
+)
+def test_exact_slopes_are_attained_where_they_say(activation, gap) -> None:
+    parts = nn.Linear(2, 5), activation, nn.BatchNorm1d(5), nn.Linear(5, 4), activation
+    network = drawn(*parts, nn.Linear(4, 1)).eval()
+    about = certify(network, box=(-0.5, 0.5))
+    exact = certify(network, box=(-0.5, 0.5), exact=True, seconds=3.0)
+    at = exact.attained_at.reshape(-1, 2).clone().requires_grad_()
+    assert bool((at.abs() <= 0.5).all())
+    slopes = torch.autograd.grad(network(at).sum(), at)[0].reshape(2, 2, 2)
+    there = torch.stack([slopes[0].diagonal(), slopes[1].diagonal()])
+    assert torch.allclose(there, exact.attained[:, 0], rtol=1e-9)
+    off = gap * float(exact.attained.abs().max())
+    assert bool((exact.attained[0] - exact.lowest <= off).all())
+    assert bool((exact.highest - exact.attained[1] <= off).all())
+    assert exact.lipschitz < about.lipschitz
+    points = torch.from_numpy(RNG.uniform(-0.5, 0.5, (20_000, 2))).requires_grad_()
+    drawn_slopes = torch.autograd.grad(network(points).sum(), points)[0]
+    assert bool((drawn_slopes >= exact.lowest - 1e-9).all())
+    assert bool((drawn_slopes <= exact.highest + 1e-9).all())
+    early = certify(network, box=(-0.5, 0.5), exact=True, seconds=1e-9)
+    assert bool((early.lowest <= exact.attained[0]).all())
+    assert bool((early.highest >= exact.attained[1]).all())
 
 
 @pytest.mark.parametrize("norm", [2, float("inf")])
