@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 Stacked = dict[Parameter, Tensor]  # [W; b] of every layer
 
 _ROUNDS, _FEWEST, _MOST = 7, 10, 60  # of the multipliers, and of L-BFGS in each: least and most
-_BRIEF = 3, 20  # rounds, and steps in each, while rho is chosen
+_BRIEF = 3, 5, 20  # rounds, and steps in each, while rho is chosen
 _ROWS = 24_000  # that a round passes between these, so that many rows take few steps
 _HISTORY = 10
 _FALL, _RISE = 0.25, 4.0  # a round that brings less raises the weight of the squares by so much
@@ -333,8 +333,8 @@ class AugmentedLagrangian:
         )
         self._y, weights = self._picked(self._values[term.label])
         samples, y = len(self._y), self._y
-        self.rounds, most = _BRIEF if brief else (_ROUNDS, _MOST)
-        self._steps = max(_FEWEST, min(most, _ROWS // samples))
+        self.rounds, fewest, most = _BRIEF if brief else (_ROUNDS, _FEWEST, _MOST)
+        self._steps = max(fewest, min(most, _ROWS // samples))
         self._held = ScoreLimits(limits) if isinstance(limits, Limits) else limits
         lower, upper = self._held.ends
         room = np.minimum(_MET, (upper - lower) / 4)

@@ -1,10 +1,12 @@
-"""Rho under constraints on scores: three times that of the free fit, where held-out rows allow it.
+"""Rho under constraints on scores: as large as rows that are set aside allow.
 
 A rho that suits a free fit, as by the evidence, is small for one under constraints: weights that
 meet limits on the training rows exactly learn these rows by heart, and on new ones both loss and
-excess grow. So rho rises unless the loss of rows that are set aside rises by more than a standard
-error, the rule of Breiman et al., Classification and Regression Trees, 1984, section 3.4.3: what
-it costs is within chance, and scores of smaller weights keep limits on new rows more nearly.
+excess grow. So a quarter of the rows is set aside, the network is trained free on the others, and
+then under the constraints there, with a rho that is tripled as long as the loss of the rows set
+aside stays within a standard error of the least one, the rule of Breiman et al., Classification and
+Regression Trees, 1984, section 3.4.3: what it costs is within chance, and scores of smaller weights
+keep limits on new rows more nearly. All rows go on from the weights that are there.
 """
 
 from __future__ import annotations
@@ -13,91 +15,116 @@ import math
 import warnings
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from liftednet.errors import DataError, FitWarning, SolverError
 from liftednet.sets.constraint import Constraint
 
 from .constraints import hold, losses_of, parted
 from .methods.gauss_newton import GaussNewton, scaled
+from .methods.global_optimum import Global
 from .warranty import taken
 
 if TYPE_CHECKING:
-    from .lifted import Lifted
+    from .choice import Choice
+    from .lifted import Given, Lifted
 
-_FACTOR = 3.0
+_FACTOR, _POWERS = 3.0, 3  # 1, 3 and 9 times the rho of the free fit are tried
 _HELD = 4  # one of so many rows is set aside
 _FEWEST, _MOST = 200, 5_000  # rows: fewer tell nothing, and of more the training rows tell enough
 
 
-def raise_rho(model: Lifted, constraints: Sequence[Any], given: tuple[Any, Any, Any, Any]) -> None:
-    """Raise the rho of a free fit to what suits one under constraints on scores.
+@dataclass(frozen=True, eq=False)
+class HeldOutRho:
+    """The choice of rho for a fit under constraints.
 
-    Nothing changes where a rho or a penalty was given, where constraints are on rates, which have a
-    margin of their own, on sequences, or known to CVXPY alone.
-
-    Args:
-        model: after a fit without constraints.
-        constraints: of all rows.
-        given: X, y, lengths and weights.
+    Attributes:
+        given: X, y, lengths and weights of all rows.
+        constraints: on the rows that train.
+        rows: the numbers of those that train, and of those set aside.
     """
-    X, y, lengths, weights = given
-    scored, rates = parted(constraints)
-    if rates or lengths is not None or not _FEWEST <= len(y) <= _MOST or not _is_open(model):
-        return
-    order = torch.randperm(len(y), generator=model._generator()).numpy()
-    aside, rows = np.sort(order[: len(y) // _HELD]), np.sort(order[len(y) // _HELD :])
 
-    def part(numbers: Any) -> list[Any]:
-        return [None if x is None else taken(x, numbers) for x in (X, y, weights)]
+    given: Given
+    constraints: list[Constraint]
+    rows: tuple[NDArray[Any], NDArray[Any]]
 
-    try:
-        some = [one.taken(rows, len(y)) for one in scored]
-        linear = all(
-            x.limits(len(rows), model.network.terms[0].argument.units) is not None for x in some
-        )
-    except DataError:  # a single group is left
-        return
-    if linear and _gains(model, some, part(rows), part(aside)):
-        model._fit = replace(model._known, structure=scaled(model._known.structure, _FACTOR))
-        assert model.trace is not None  # of the free fit
-        model.tell_reason(f"{model.trace.reason}; under constraints {_FACTOR:g} times its rho")
+    @classmethod
+    def of(cls, model: Lifted, constraints: Sequence[Any], given: Given) -> HeldOutRho | None:
+        """Return the choice for a model before its fit; None where there is none.
 
+        That is for sequences, few rows or many, and constraints on rates, which have a margin of
+        their own, or that CVXPY alone knows.
+        """
+        y, (scored, rates) = given[1], parted(constraints)
+        argument = model.network.terms[0].argument
+        if rates or not scored or argument.sequence or not _FEWEST <= len(y) <= _MOST:
+            return None
+        order = torch.randperm(len(y), generator=model._generator()).numpy()
+        aside, rows = np.sort(order[: len(y) // _HELD]), np.sort(order[len(y) // _HELD :])
+        try:
+            some = [one.taken(rows, len(y)) for one in scored]
+            linear = all(one.limits(len(rows), argument.units) is not None for one in some)
+        except DataError:  # a single group is left
+            return None
+        return cls(given, some, (rows, aside)) if linear else None
 
-def _gains(
-    model: Lifted, constraints: Sequence[Constraint], some: list[Any], aside: list[Any]
-) -> bool:
-    """Return whether a larger rho costs the rows set aside at most a standard error of loss."""
-    other, most = copy(model), math.inf
-    other._fit = None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FitWarning)
-        other.fit(*some[:2], sample_weight=some[2])
-        for factor in (1.0, _FACTOR):
-            known = other._known
-            other._fit = replace(known, structure=scaled(known.structure, factor))
+    def part(self, number: int = 0) -> Given:
+        """Return what is given of the rows that train, or (1) of those set aside."""
+        X, y, _, weights = self.given
+        rows = self.rows[number]
+        weights = None if weights is None else taken(weights, rows)
+        return taken(X, rows), taken(y, rows), None, weights
+
+    def choose(self, model: Lifted) -> None:
+        """Take the rho of a model that is trained free on its part, and go on to all rows."""
+        known, other = model._known, copy(model)
+        trace = known.trace
+        assert trace is not None  # of the free fit
+        best, most, limit = known, 0, math.inf
+        for times in range(0 if model.interrupted else _POWERS):
+            structure = scaled(known.structure, _FACTOR**times)
+            steps = replace(trace, steps=list(trace.steps))
+            other._fit = replace(other._known, structure=structure, trace=steps)
             try:
-                hold(other, constraints, some[0], False, None, brief=True)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", FitWarning)
+                    hold(other, self.constraints, self.part()[0], False, None, brief=True)
             except (DataError, SolverError):  # a layer that is pulled so much meets them no more
-                return False
-            data = known.standardization.of(other._data(aside[0], aside[1], None, aside[2]))
-            losses, counts = losses_of(other, other.scores(aside[0]), data)
-            counts = counts / counts.sum()
-            mean = losses @ counts
-            error = ((losses - mean).square() @ counts / len(losses)).sqrt()
-            gains, most = float(mean) <= most, float(mean + error)
-    return gains
+                break
+            loss, error = self._judged(other)
+            if loss > limit:
+                break
+            best, most = replace(known, structure=structure, weights=other._known.weights), times
+            limit = min(limit, loss + error)
+        raw = model._data(*self.given)
+        data = known.standardization.of(known.completion.of(raw)).aligned()
+        model._fit = replace(best, data=data, blocks=None)
+        if most:
+            model.tell_reason(f"{trace.reason}; under constraints {_FACTOR**most:g} times its rho")
+
+    def _judged(self, model: Lifted) -> tuple[float, float]:
+        """Return the mean loss of the rows set aside, and its standard error."""
+        given, known = self.part(1), model._known
+        data = known.standardization.of(known.completion.of(model._data(*given)))
+        losses, counts = losses_of(model, model.scores(given[0]), data)
+        counts = counts / counts.sum()
+        mean = losses @ counts
+        return float(mean), float(((losses - mean).square() @ counts / len(losses)).sqrt())
 
 
-def _is_open(model: Lifted) -> bool:
-    """Return whether rho was left to the fit, and all weights have one."""
-    assert model.trace is not None  # of the free fit
-    penalties, method = model._known.structure.penalties, model.trace.method
+def searched(
+    model: Lifted, choice: Choice, constraints: Sequence[Any], given: Given
+) -> HeldOutRho | None:
+    """Return the choice of rho where it was left to the fit, and all weights have one."""
+    method, penalties = choice.method, choice.structure.penalties
     left = isinstance(method, GaussNewton) and method.evidence
-    if model.rho is None and model.penalty is None:
-        left = left or all(x.penalty is None for x in penalties)
-    return left and all(x.curvature for x in penalties.values())
+    if not left and model.rho is None and model.penalty is None:
+        left = all(x.penalty is None and penalties[x].curvature for x in penalties)
+    if not left or isinstance(method, Global) or choice.lipschitz is not None:
+        return None
+    return HeldOutRho.of(model, constraints, given)

@@ -178,18 +178,27 @@ class Lifted(Prepared):
                         "constraints on scores need all samples in one process, and "
                         f"{processes.size()} share them."
                     )
-            given = X, y, lengths, sample_weight
+            given, search = (X, y, lengths, sample_weight), None
+            if constraints and not isinstance(X, DataLoader):
+                from .constraints import refuse_unmet
+                from .held_out_rho import searched
+
+                refuse_unmet(self.network, constraints, self._data(*given))
+                search = searched(self, choice, constraints, given)
+            first = given if search is None else search.part()
             with (
                 few_threads(self.network, choice.method, X, self.device),
                 Keeper(checkpoint, resume) as keeper,
             ):
-                problem = self._tried(choice, given, constraints) if choice.otherwise else None
+                problem = self._tried(choice, first, constraints) if choice.otherwise else None
                 if problem is None:
                     choice = choice.otherwise or choice
-                    problem = self._prepare(choice, given, constraints, keeper)
+                    problem = self._prepare(choice, first, constraints, keeper)
                     self._train(choice, problem, keeper, progress, on_step)
                 elif on_step is not None:  # now that the model is known to meet its bound
                     deque(map(on_step, problem.trace.steps), maxlen=0)
+                if search is not None:
+                    search.choose(self)
                 self._finish(choice.method, problem.seen, given, constraints, progress, on_step)
         return self
 
@@ -239,10 +248,6 @@ class Lifted(Prepared):
             return self._prepare_loader(choice, given, constraints, keeper)
         raw = self._data(*given)
         judge_targets(structure, raw)
-        if constraints:
-            from .constraints import refuse_unmet
-
-            refuse_unmet(self.network, constraints, raw)
         most = method.batch_size if isinstance(method, Minibatch) else Minibatch().batch_size
         few = len(raw) <= most and processes.size() == 1 and TIME not in raw.values
         some = raw.merged() if few and not isinstance(method, FullBatch) else raw
@@ -356,11 +361,8 @@ class Lifted(Prepared):
         """Bring what a method has reached under constraints, or train or fit it on; warn."""
         if constraints:
             from .constraints import hold
-            from .held_out_rho import raise_rho
 
             trained = isinstance(method, Global)  # by a convex problem that has them
-            if not trained and not self.interrupted:
-                raise_rho(self, constraints, given)
             hold(self, constraints, given[0], progress, on_step, given[2], trained)
         elif self.refit_output and not self.interrupted:
             self._refit_outputs()

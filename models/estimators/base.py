@@ -159,17 +159,21 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         return constraints
 
     def _held_at_best_size(
-        self, data: tuple[Rows, Rows, Any], outputs: int, fit: Callable[[Lifted], object], held: Any
+        self, data: tuple[Rows, Rows, Any], outputs: int, fit: Callable[..., Lifted], held: Any
     ) -> Lifted | None:
         """Return such a model brought under constraints, which are refused before any training."""
         from ..constraints import hold, refuse_unmet
-        from ..held_out_rho import raise_rho
+        from ..held_out_rho import HeldOutRho
 
-        first = self._start(outputs)
+        first, given = self._start(outputs), (*data[:2], None, data[2])
         refuse_unmet(first.network, held, first._data(*data[:2]))
-        model = self._of_best_size(data, outputs, fit)
+        search = HeldOutRho.of(first, held, given)
+        X, y, _, weights = given if search is None else search.part()
+        train = partial(fit, rows=(X, y), sample_weight=weights)
+        model = self._of_best_size((X, y, weights), outputs, train)
         if model is not None:
-            raise_rho(model, held, (*data[:2], None, data[2]))
+            if search is not None:
+                search.choose(model)
             hold(model, held, data[0], bool(self.verbose), None)
         return model
 
