@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -12,6 +13,7 @@ from liftednet import processes
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import WeightFit, Weights
 from liftednet.problems.weight_fit import LEAST_CURVATURE
+from liftednet.solution import Solution, Status
 
 from .base import Solver
 from .conjugate import Point, advance, downhill_point
@@ -68,15 +70,34 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
             return "it needs the penalty SquaredFrobenius"
         return None
 
+    def solve(
+        self, problem: WeightFit, start: Weights | None = None, cache: None = None
+    ) -> Solution[Weights]:
+        """Return the solution; Newton steps go on where a small gradient hides much to gain.
+
+        Where phi is saturated gradient and curvature vanish together, and what is left of the
+        objective may be more than the tolerance of it.
+
+        Raises:
+            SolverError: nothing usable was reached.
+        """
+        found = super().solve(problem, start, cache)
+        if found.status is not Status.STALLED or not problem.small:
+            return found
+        started, descent = time.perf_counter() - found.seconds, weight_descent(problem, found.value)
+        at, more = dense_newton(descent, descent.starting_point(), found.tolerance)
+        value, steps = problem.design.centered.split(at.y), found.iterations + more
+        further = self.judged(problem, value, steps, started, found.tolerance)
+        return further if further.residual < found.residual else found
+
     def minimize(
         self, problem: WeightFit, start: Weights | None, cache: None, tolerance: float
     ) -> tuple[Weights, int]:
         """Return the minimizer to the tolerance."""
         descent = weight_descent(problem, start or problem.zeros())
-        goal = tolerance * (float(problem.cross.abs().max()) or 1.0)
-        descent, at, steps, reached = self._descend(descent, goal)
+        descent, at, steps, reached = self._descend(descent, tolerance * descent.scale)
         if not reached and steps < self.max_iterations and problem.small:
-            at, more = dense_newton(*descent.anchored(at), goal)
+            at, more = dense_newton(*descent.anchored(at), tolerance)
             steps += more
         return problem.design.centered.split(at.y), steps
 
@@ -178,8 +199,8 @@ class WeightDescent:
         return weighed_gradient(self.problem, u)
 
     def lift(self, y: Tensor) -> Tensor:
-        """Return X W + b, by float32."""
-        return _lift(self.inputs, self.problem.design.bias, y.float()).to(y)
+        """Return X W + b, in the type of the inputs."""
+        return _lift(self.inputs, self.problem.design.bias, y.to(self.inputs)).to(y)
 
     def pre_activation(self, y: Tensor) -> Tensor:
         """Return X W + b, by float32 from the anchor."""
@@ -195,7 +216,7 @@ class WeightDescent:
 
     def pull(self, v: Tensor) -> Tensor:
         """Return [X, 1]'v, by float32 from the anchor."""
-        change = (v - self.anchor.v).float()
+        change = (v - self.anchor.v).to(self.inputs)
         (pulled,) = processes.total(_pull(self.inputs, self.problem.design.bias, change))
         return self.anchor.pulled + pulled.to(v)
 
@@ -209,6 +230,11 @@ class WeightDescent:
         columns = gradient.abs().amax(0, keepdim=True)
         right = gradient.where(columns > self._at_rest, 0.0).double()
         return torch.cholesky_solve(right, self.system).to(gradient)
+
+    @cached_property
+    def scale(self) -> float:
+        """What gradients are measured against, the largest entry of [X, 1]'V, or 1."""
+        return float(self.problem.cross.abs().max()) or 1.0
 
     @cached_property
     def _at_rest(self) -> Tensor:

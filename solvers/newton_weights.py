@@ -10,6 +10,7 @@ from torch import Tensor
 
 from liftednet.errors import SolverError
 from liftednet.problems import WeightFit
+from liftednet.problems.weight_fit import LEAST_CURVATURE
 
 from .conjugate import Point, moved
 
@@ -24,17 +25,23 @@ _ROUNDING = 1e-9  # of the objective, by which it may seem to rise
 _TOLD = 1e-16  # of curvatures, below which they are rounding: those of float32's are just above
 
 
-def dense_newton(descent: WeightDescent, at: Point, goal: float) -> tuple[Point, int]:
+def dense_newton(descent: WeightDescent, at: Point, tolerance: float) -> tuple[Point, int]:
     """Return the point after damped Newton steps of a smooth fit, and how many.
 
     Softmax fits that all but interpolate their labels have curvatures of any size, which only the
-    whole Hessian follows: a step then divides the violation by e at least.
+    whole Hessian follows: a step then divides the violation by e at least. They end where the
+    violation and what the next step has to gain are within the tolerance; in float64, for far
+    weights leave float32 no digits of pre-activations.
     """
-    steps = 0
-    while steps < _NEWTON_STEPS and float(descent.violation(at.gradient)) > goal:
-        steps += 1
-        descent, at = _stepped(descent, replace(at, direction=_direction(descent, at)))
-    return at, steps
+    descent = replace(descent, inputs=descent.problem.design.centered.shifted.double())
+    goal, most = tolerance * descent.scale / 2, tolerance * descent.problem.design.mass / 2
+    for steps in range(_NEWTON_STEPS):
+        direction = _direction(descent, at)
+        gain = -float((at.gradient * direction).sum()) / 2
+        if gain <= most and float(descent.violation(at.gradient)) <= goal:
+            return at, steps
+        descent, at = _stepped(descent, replace(at, direction=direction))
+    return at, _NEWTON_STEPS
 
 
 def _stepped(descent: WeightDescent, at: Point) -> tuple[WeightDescent, Point]:
@@ -48,10 +55,15 @@ def _stepped(descent: WeightDescent, at: Point) -> tuple[WeightDescent, Point]:
 
 
 def _direction(descent: WeightDescent, at: Point) -> Tensor:
-    system = descent.problem.hessian(at.u)
+    # Damped as far as the gradient has to fall: flat places far from the minimizer tell no step.
+    left = min(float(descent.violation(at.gradient)) / descent.scale, 1.0)
+    system = descent.problem.hessian(at.u, left * LEAST_CURVATURE)
     system.diagonal().add_(descent.pull_back.double().expand_as(at.y).reshape(-1))
     right = -at.gradient.double().reshape(-1, 1)
-    return torch.cholesky_solve(right, jittered_cholesky(system)).reshape(at.y.shape).to(at.y)
+    found = torch.cholesky_solve(right, jittered_cholesky(system)).reshape(at.y.shape).to(at.y)
+    if descent.problem.design.bias and descent.problem.balanced:
+        found[-1] -= found[-1].mean()  # which moves nothing, and rounding sends far away
+    return found
 
 
 def proximal_newton(problem: WeightFit, value: Tensor, goal: float) -> tuple[Tensor, int]:

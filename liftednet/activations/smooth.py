@@ -83,9 +83,8 @@ class Sigmoid(Activation):
         return u.sigmoid()
 
     def slope(self, u: Tensor) -> Tensor:
-        """Return phi(u) (1 - phi(u))."""
-        v = u.sigmoid()
-        return v - v.square()
+        """Return phi(u) phi(-u), which keeps its digits where phi(u) is near 1."""
+        return u.sigmoid() * (-u).sigmoid()
 
     def potential(self, v: Expression) -> Expression:
         """Return sum of v log v + (1 - v) log(1 - v)."""
@@ -127,8 +126,8 @@ class Tanh(Activation):
         return u.tanh()
 
     def slope(self, u: Tensor) -> Tensor:
-        """Return 1 - tanh(u)^2."""
-        return 1 - u.tanh().square()
+        """Return 4 s(2 u) s(-2 u) with s the sigmoid: 1 - tanh(u)^2, at the ends, too."""
+        return 4 * self._sigmoid.slope(2 * u)
 
     def potential(self, v: Expression) -> Expression:
         """Return sum of ((1 - v) log(1 - v) + (1 + v) log(1 + v)) / 2."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
+from liftednet.activations.simplex import Softmax
 from liftednet.divergences import Divergence, Joint, require_divergence
 from liftednet.errors import DataError
 from liftednet.lazy import cvxpy as cp
@@ -381,7 +382,11 @@ def curvatures(divergence: Divergence, u: Tensor) -> Tensor:
             torch.autograd.grad(gradient[..., unit].sum(), point, retain_graph=True)[0]
             for unit in range(u.shape[-1])
         ]
-    return torch.stack(columns, dim=-1)
+    hessian = torch.stack(columns, dim=-1)
+    if isinstance(divergence.activation, Softmax):  # p (1 - p) is all rounding where p is near 1
+        diagonal = hessian.diagonal(dim1=-2, dim2=-1)
+        diagonal.zero_().copy_(-hessian.sum(-1))
+    return hessian
 
 
 def rounding(sizes: Tensor) -> Tensor:

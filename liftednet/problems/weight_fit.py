@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
-from liftednet.divergences import Divergence, Joint, require_divergence
+from liftednet.activations.simplex import Softmax
+from liftednet.divergences import Divergence, Joint, Tight, require_divergence
 from liftednet.errors import DeclarationError
 from liftednet.maps import Rows
 from liftednet.penalties import Penalty
@@ -120,6 +121,12 @@ class WeightFit(Fit[Weights]):
     def quadratic(self) -> bool:
         """Whether it is a ridge regression, but for its penalty."""
         return self.divergence.quadratic
+
+    @property
+    def balanced(self) -> bool:
+        """Whether grad R(u) - v sums to 0 over units, so that what moves all u alike is free."""
+        divergence = self.divergence
+        return isinstance(divergence, Tight) and isinstance(divergence.activation, Softmax)
 
     @cached_property
     def terms_above(self) -> Sequence[Link]:
@@ -238,6 +245,8 @@ class WeightFit(Fit[Weights]):
         rounded = self.divergence.nearest_target(targets) - targets
         if processes.largest([float(rounded.any())]).any():  # on one process: all form the sum
             gradient = gradient - self.lam * self.design.centered.cross(rounded)
+        if self.balanced:
+            gradient = gradient - gradient.mean(1, keepdim=True)  # rounding, over no curvature
         weight, slope = stacked[:rows], gradient[:rows]
         off, free = gradient.clone(), torch.ones_like(gradient, dtype=torch.bool)
         if penalty.smooth:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.optimize import brentq, nnls
 from torch import Tensor
@@ -157,6 +157,8 @@ def test_ridge_is_least_squares_on_the_stacked_system(
     hard=st.booleans(),
     seed=SEEDS,
 )
+@example(samples=2, inputs=1, kind="rank one", rho=1e-8, lam=1e8, hard=True, seed=0)
+@example(samples=5, inputs=9, kind="plain", rho=1e-8, lam=1e8, hard=True, seed=154425668)
 def test_generalized_linear_fits_reach_stationarity(
     samples: int, inputs: int, kind: str, rho: float, lam: float, hard: bool, seed: int
 ) -> None:
