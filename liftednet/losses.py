@@ -17,7 +17,7 @@ from torch.nn import functional
 from liftednet.activation import Activation
 from liftednet.activations.piecewise_linear import Identity
 from liftednet.activations.simplex import SimplexProjection, Softmax
-from liftednet.activations.smooth import Sigmoid
+from liftednet.activations.smooth import Exponential, Sigmoid
 from liftednet.divergences import Divergence, Tight, tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.evaluation import evaluate_all, stating
@@ -36,6 +36,7 @@ __all__ = [
     "Huber",
     "Loss",
     "OutputLoss",
+    "Poisson",
     "Quantile",
     "SimplexCrossEntropy",
     "SquaredError",
@@ -295,6 +296,36 @@ class BinaryCrossEntropy(_Numbers, FenchelYoungLoss):
     def decode(self, output: Tensor) -> Tensor:
         """Return 1 where the probability exceeds 1/2, else 0, int64 (samples, outputs)."""
         return (output > 0.5).to(torch.int64)
+
+
+class Poisson(_Numbers, FenchelYoungLoss):
+    """exp(u) - y u, plus y log y - y: half the deviance of counts y of rate exp(u).
+
+    Nelder and Wedderburn, Generalized Linear Models, Journal of the Royal Statistical Society A 135
+    (1972). Its gradient has no Lipschitz constant: Gauss-Newton trains it. Of counts over times of
+    several lengths give rates y, and the times as weights of samples.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.losses import Poisson
+        >>> Poisson().divergence.value(torch.tensor([[3.0]]), torch.zeros(1, 1))  # 3 log 3 - 2
+        tensor(1.2958)
+    """
+
+    def __init__(self) -> None:
+        """Make the divergence of the exponential."""
+        self.divergence = Tight(Exponential())
+
+    def encode(self, y: Tensor, outputs: int) -> Tensor:
+        """Return y >= 0 as (samples, outputs).
+
+        Raises:
+            DataError: a count is negative.
+        """
+        target = super().encode(y if y.is_floating_point() else y.double(), outputs)
+        if bool((target < 0).any()):
+            raise DataError(f"Poisson needs counts of 0 or more, got {float(target.min()):.4g}.")
+        return target
 
 
 class SimplexCrossEntropy(_Classes, OutputLoss):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from liftednet import errors
-from liftednet.errors import DataError, DeclarationError, SolverError
+from liftednet.errors import DataError, DeclarationError, FitWarning, SolverError
 from liftednet.layers.expression import TIME
+from liftednet.losses import Poisson, SquaredError
 from liftednet.network import Term, parameters_of
 from liftednet.power import Power
 from liftednet.validation import is_integer, is_number
@@ -29,7 +32,7 @@ from .standardization import Moments, unpacked_standardization
 
 if TYPE_CHECKING:
     from liftednet.solvers.gauss_newton.laplace import Laplace
-    from liftednet.solvers.gauss_newton.objective import Forward
+    from liftednet.solvers.gauss_newton.objective import Forward, Target
 
 __all__ = ["Posterior", "Prediction", "posterior"]
 
@@ -38,7 +41,56 @@ _MOST_WORK = 4e11  # multiplications in a matrix of all weights, about ten secon
 _MOST_DEGREES = 1e9  # from which Student's distribution is the normal one
 _KNOWN = 1e300  # degrees of freedom of a noise that is known, in a file
 _SURE = 2.0  # standard errors by which means are better than medians
+_POINTS = 20  # of Gauss-Hermite quadrature
+_MOST = 36.0  # logarithm of a rate: counts beyond are no whole numbers of float64
+_SPREAD = 1.5  # times their rate, from which the variance of counts is not Poisson's
+_CLEARLY = 3.0  # standard errors of this
 _METHOD = "method=GaussNewton(evidence=True) of liftednet.models"
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """The distribution of counts whose rates have these values with these shares.
+
+    That of Poisson's averaged over the logarithm of the rate, by Gauss-Hermite quadrature.
+
+    Attributes:
+        rates: (points, samples, outputs).
+        shares: (points, 1, 1), of sum 1.
+    """
+
+    rates: Tensor
+    shares: Tensor
+
+    @classmethod
+    def around(cls, center: Tensor, width: Tensor) -> Counts:
+        """Return the counts whose rates have logarithms from N(center, width^2)."""
+        nodes, shares = map(center.new_tensor, np.polynomial.hermite_e.hermegauss(_POINTS))
+        logarithms = center + nodes[:, None, None] * width
+        return cls(logarithms.clamp(max=_MOST).exp(), (shares / shares.sum())[:, None, None])
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Return mean and variance of the rates, (samples, outputs) each."""
+        mean = (self.shares * self.rates).sum(0)
+        return mean, (self.shares * (self.rates - mean).square()).sum(0)
+
+    def log_density(self, y: Tensor) -> Tensor:
+        """Return log P(y), (samples, outputs)."""
+        each = torch.xlogy(y, self.rates) - self.rates - torch.lgamma(y + 1)
+        return torch.logsumexp(each + self.shares.log(), 0)
+
+    def quantile(self, level: float) -> Tensor:
+        """Return the least count that is not passed with a probability, (samples, outputs)."""
+        from scipy.special import pdtr
+        from scipy.stats import poisson
+
+        rates, shares = self.rates.cpu().numpy(), self.shares.cpu().numpy()
+        low, high = (poisson.ppf(level, end) for end in (rates.min(0), rates.max(0)))
+        while (low < high).any():  # each is between those of the least and of the largest rate
+            middle = low + (high - low) // 2
+            enough = (shares * pdtr(middle, rates)).sum(0) >= level
+            low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
+        return torch.from_numpy(low).to(self.rates)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +104,7 @@ class Prediction:
         degrees: of freedom by which the noise is known.
         powers: of skewed targets their `Power`, and centers and widths of answers on its scale,
             where they are alike to both sides; None of others.
+        counts: the distribution of counts; None of others.
 
     Example:
         >>> import torch
@@ -66,6 +119,7 @@ class Prediction:
     ignorance: Tensor
     degrees: float = float("inf")
     powers: tuple[Power, Tensor, Tensor] | None = None
+    counts: Counts | None = None
 
     @property
     def std(self) -> Tensor:
@@ -75,7 +129,8 @@ class Prediction:
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """Return the ends between which an answer lies with a probability.
 
-        By Student's distribution, as the noise is estimated by so many degrees of freedom.
+        By Student's distribution, as the noise is estimated by so many degrees of freedom. Ends of
+        counts are counts, which lie between them with at least this probability.
 
         Raises:
             DataError: the level is not strictly between 0 and 1.
@@ -84,6 +139,8 @@ class Prediction:
             raise DataError(f"level is a probability strictly between 0 and 1, got {level!r}.")
         from scipy.special import stdtrit
 
+        if self.counts is not None:
+            return self.counts.quantile(0.5 - level / 2), self.counts.quantile(0.5 + level / 2)
         reach = float(stdtrit(min(self.degrees, _MOST_DEGREES), 0.5 + level / 2))
         if self.powers is None:
             return self.mean - reach * self.std, self.mean + reach * self.std
@@ -91,7 +148,9 @@ class Prediction:
         return power.quantile(center - reach * width), power.quantile(center + reach * width)
 
     def log_density(self, y: Tensor) -> Tensor:
-        """Return log p(y) of answers, (samples, outputs), in units of y."""
+        """Return log p(y) of answers, (samples, outputs), in units of y; of counts log P(y)."""
+        if self.counts is not None:
+            return self.counts.log_density(y)
         if self.powers is None:
             return _student((y - self.mean) / self.std, self.degrees) - self.std.log()
         power, center, width = self.powers
@@ -158,7 +217,8 @@ class Posterior:
         """Return means, noise and ignorance of new rows.
 
         The variance of an answer is s (1 + j' H^-1 j) with j the derivatives of the output in all
-        weights; s and j of each output where there are several.
+        weights; s and j of each output where there are several. Rates of counts have a logarithm
+        from N(u, j' H^-1 j), and the noise of counts is the root of their mean.
 
         Args:
             X: as the model takes it.
@@ -176,6 +236,10 @@ class Posterior:
         for outputs, covariances in self.laplace.outputs(self._forward(data)):
             found.append((outputs, covariances.diagonal(dim1=-2, dim2=-1).sqrt()))
         means, ignorance = (self._by_sample(torch.cat(x), data) for x in zip(*found, strict=True))
+        if isinstance(self._term.loss, Poisson):
+            counts = Counts.around(means, ignorance)
+            rate, apart = counts.moments()
+            return Prediction(self._answered(means), rate.sqrt(), apart.sqrt(), counts=counts)
         moments, degrees = self._moments, self.laplace.degrees
         scale = torch.ones_like(means) if moments is None else moments.scale.expand_as(means)
         noise, ignorance = self.laplace.noise.sqrt() * scale, ignorance * scale
@@ -238,9 +302,12 @@ class Posterior:
         source = torch.Generator().manual_seed(0) if generator is None else generator
         data = self.model._unlabeled(X, lengths)
         drawn = self.laplace.draws(self._forward(data), n, source)
-        if self._term.loss.probabilistic:
+        if not isinstance(self._term.loss, SquaredError):
             drawn = self._term.activation.forward(drawn)
-        elif noise:
+            if isinstance(self._term.loss, Poisson) and noise:
+                drawn = torch.poisson(drawn.cpu().clamp(max=math.exp(_MOST)), source).to(drawn)
+            return torch.stack([self._by_sample(one, data) for one in drawn])
+        if noise:
             normal = torch.randn(drawn.shape, generator=source, dtype=drawn.dtype)
             drawn = drawn + self.laplace.noise.sqrt() * normal.to(drawn.device)
         # A draw with its noise is an answer itself, and not the middle of some.
@@ -290,7 +357,8 @@ class Posterior:
         return _forward_on(self.model._known, data)
 
     def _answered(self, outputs: Tensor) -> Tensor:
-        return self.model._known.standardization.answer(self._term, outputs)
+        answers = self._term.activation.forward(outputs)
+        return self.model._known.standardization.answer(self._term, answers)
 
     def _by_sample(self, outputs: Tensor, data: Data) -> Tensor:
         """Return what (samples, rows, outputs) are of samples, or of their steps."""
@@ -388,7 +456,7 @@ def laplace_of(model: Lifted, shared: bool = False) -> Laplace:
             chosen=not isinstance(fitted.method, GaussNewton | Global),
             among=None if whole else among,
         )  # fmt: skip
-        if shared and found is not None and not forward.squared:
+        if shared and found is not None and model.network.terms[0].loss.probabilistic:
             found = replace(found, share=share_of(found, forward))
     if found is None:
         raise SolverError(
@@ -397,14 +465,34 @@ def laplace_of(model: Lifted, shared: bool = False) -> Laplace:
         )
     term, (target,) = model.network.terms[0], forward.targets
     moments = fitted.standardization.moments.get(term.label)
+    counted = target.weight * target.counted[..., None]
+    if isinstance(term.loss, Poisson):
+        if shared:
+            _warn_of_spread(target, forward.passed(found.point)[0], counted)
+        y = target.values  # D is half the deviance, which knows nothing of y!
+        known = y - torch.xlogy(y, y) + torch.lgamma(y + 1)
+        return replace(found, logarithm=found.logarithm - float((counted * known).sum()))
     if moments is None:
         return found
     slopes = -moments.scale.double().log().expand_as(target.values)
     if moments.power is not None:
         y = moments.to(target.values).undone(target.values)
         slopes = slopes + moments.power.to(y).log_slopes(y)
-    counted = target.weight * target.counted[..., None]
     return replace(found, logarithm=found.logarithm + float((counted * slopes).sum()))
+
+
+def _warn_of_spread(target: Target, outputs: Tensor, counted: Tensor) -> None:
+    """Warn of counts that vary clearly more than Poisson's, by Pearson's statistic."""
+    rates = outputs.exp()
+    total = counted.expand_as(rates).sum()
+    varied = (counted * (target.values - rates).square() / rates).sum() / total
+    chance = (counted * (2 + 1 / rates)).sum().sqrt() / total
+    if float(varied) > max(_SPREAD, 1 + _CLEARLY * float(chance)):
+        warnings.warn(
+            f"these counts vary {float(varied):.2g} times as much as Poisson's of their rates: "
+            "error bars are too narrow. loss=None finds the size of the noise.",
+            FitWarning, stacklevel=4,
+        )  # fmt: skip
 
 
 def answer_skewed(model: Lifted) -> None:

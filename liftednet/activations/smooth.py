@@ -284,6 +284,44 @@ class Softplus(Activation):
         return _negated_dilogarithm(u).sum(-1)
 
 
+class Exponential(Activation):
+    """phi(u) = exp(u), Phi(v) = v log v - v on v >= 0: the rate of `Poisson` counts by its log.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations.smooth import Exponential
+        >>> Exponential().forward(torch.tensor([[0.0, 1.0]]))
+        tensor([[1.0000, 2.7183]])
+    """
+
+    ends = (0.0, math.inf)
+    lipschitz = None
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Return exp(u)."""
+        return u.exp()
+
+    def slope(self, u: Tensor) -> Tensor:
+        """Return exp(u)."""
+        return u.exp()
+
+    def potential(self, v: Expression) -> Expression:
+        """Return sum of v log v - v."""
+        return -cp.sum(cp.entr(v)) - cp.sum(v)
+
+    def conjugate(self, u: Expression) -> Expression:
+        """Return sum of exp(u)."""
+        return cp.sum(cp.exp(u))
+
+    def potential_value(self, v: Tensor) -> Tensor:
+        """Return v log v - v per sample, with 0 log 0 = 0."""
+        return infinite_off(self.ends, v, (torch.xlogy(v, v.clamp(min=0)) - v).sum(-1))
+
+    def conjugate_value(self, u: Tensor) -> Tensor:
+        """Return exp(u) per sample, (samples,)."""
+        return u.exp().sum(-1)
+
+
 class ELU(Activation):
     """phi(u) = u for u > 0, else exp(u) - 1.
 

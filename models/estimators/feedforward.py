@@ -18,7 +18,7 @@ from sklearn.utils.validation import _check_monotonic_cst, column_or_1d, validat
 from liftednet.activation import Activation
 from liftednet.constraints import Constraint
 from liftednet.errors import DataError
-from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss, Poisson, SquaredError
 from liftednet.names import loss_of
 from liftednet.validation import is_number
 
@@ -76,8 +76,9 @@ class _Feedforward(Estimator):
         if own or any(x is not None for x in given):
             return None
         loss = self._loss()
-        size = Size(self._inputs, outputs, not loss.probabilistic)
-        if not isinstance(loss, SquaredError | CrossEntropy) or not size.serves(len(data[0])):
+        size = Size(self._inputs, outputs, isinstance(loss, SquaredError))
+        served = isinstance(loss, SquaredError | CrossEntropy | Poisson)
+        if not served or not size.serves(len(data[0])):
             return None
         settings, told = self._settings(), {}
         if self.activation is not None:

@@ -26,6 +26,7 @@ from liftednet.layers.expression import (
 )
 from liftednet.layers.join import Concatenation
 from liftednet.layers.time import Delay, Timeline
+from liftednet.losses import Poisson
 from liftednet.network import State, weighed_in
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.validation import require_count, require_flag, require_positive
@@ -132,7 +133,10 @@ class GaussNewton:
                 "probabilities, whose noise is in them; this network has both."
             )
         for term in structure.network.terms:
-            if term.state is not None or term.divergence.smoothness is None:
+            smooth = isinstance(term.loss, Poisson) or (
+                term.state is None and term.divergence.smoothness is not None
+            )
+            if not smooth:
                 raise DeclarationError(
                     "method 'gauss-newton' needs a smooth loss on the last pre-activation; "
                     f"{term.loss!r} is none here."

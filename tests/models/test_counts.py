@@ -1,0 +1,113 @@
+"""Counts: Poisson regression by the evidence, against integrals, scikit-learn and drawn data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from scipy.special import logsumexp
+from scipy.stats import norm, poisson
+from sklearn.linear_model import PoissonRegressor
+
+from liftednet import LiftedRegressor, load, posterior, save
+from liftednet.errors import DataError, FitWarning
+from liftednet.losses import Poisson
+from liftednet.models import GaussNewton, LiftedMLP
+from liftednet.models.error_bars import Counts
+
+BY_EVIDENCE = GaussNewton(steps=200, evidence=True)
+
+
+def counted(samples: int, seed: int, rate: float = 3.0) -> tuple[Any, Any, Any]:
+    generator = np.random.default_rng(seed)
+    x = generator.uniform(-1, 1, (samples, 2))
+    rates = rate * np.exp(x[:, 0] - x[:, 1] / 2)
+    return x, generator.poisson(rates).astype(float), rates
+
+
+def test_the_evidence_of_counts_is_that_of_an_integral() -> None:
+    """One weight of a Poisson regression: its likelihood and prior, integrated."""
+    x, y, _ = counted(60, 0, rate=1.0)
+    x, y = torch.from_numpy(x[:, :1]), torch.from_numpy(y)[:, None]
+    options: dict[str, Any] = {"bias": False, "standardize": False, "method": BY_EVIDENCE}
+    model = LiftedMLP((1, 1), loss=Poisson(), **options).fit(x, y)
+    (penalty,) = model.structure.penalties.values()
+    weights = np.linspace(-4, 4, 1_001)
+
+    def logarithm(rho: float) -> float:
+        likelihood = poisson.logpmf(y.numpy(), np.exp(x.numpy() * weights)).sum(0)
+        prior = np.log(rho / np.pi) / 2 - rho * weights**2
+        return float(logsumexp(likelihood + prior) + np.log(weights[1] - weights[0]))
+
+    rho = penalty.curvature / 2
+    assert posterior(model).log_evidence == pytest.approx(logarithm(rho), abs=0.02)
+    best = max(np.geomspace(rho / 100, 100 * rho, 81), key=logarithm)
+    assert best / 1.5 < rho < 1.5 * best
+
+
+def test_a_linear_network_is_scikit_learns_poisson_regression() -> None:
+    """sum of D + rho |w|^2 is N times the mean of D + (alpha / 2) |w|^2, alpha = 2 rho / N."""
+    x, y, _ = counted(80, 1)
+    method = GaussNewton(steps=200, tolerance=1e-10)
+    model = LiftedMLP((2, 1), loss=Poisson(), rho=4.0, standardize=False, method=method)
+    model.fit(torch.from_numpy(x), torch.from_numpy(y)[:, None])
+    other = PoissonRegressor(alpha=8.0 / 80, tol=1e-10, max_iter=1000).fit(x, y)
+    ours = model.predict(torch.from_numpy(x))[:, 0]
+    np.testing.assert_allclose(ours, other.predict(x), rtol=1e-5)
+
+
+def test_counts_around_a_rate_are_those_of_an_integral() -> None:
+    center, width = 0.7, 0.6
+    law = Counts.around(torch.tensor([[center]]).double(), torch.tensor([[width]]).double())
+    right = [
+        quad(lambda u, k=k: poisson.pmf(k, np.exp(u)) * norm.pdf(u, center, width), -4, 5)[0]
+        for k in range(60)
+    ]
+    found = law.log_density(torch.arange(60).double()[:, None]).exp()[:, 0]
+    np.testing.assert_allclose(found, right, atol=1e-6)
+    passed = np.cumsum(right)
+    for level in (0.05, 0.5, 0.95):
+        assert float(law.quantile(level)) == np.searchsorted(passed, level)
+
+
+def test_intervals_of_counts_hold_as_often_as_those_of_the_true_rates() -> None:
+    inside = right = 0.0
+    for seed in range(2):
+        x, y, _ = counted(100, seed)
+        new, answers, rates = counted(4000, 100 + seed)
+        model = LiftedRegressor((4,), "tanh", loss="poisson", random_state=0).fit(x, y)
+        low, high = model.predict_interval(new)
+        inside += ((low <= answers) & (answers <= high)).mean() / 2
+        low, high = poisson.ppf(0.05, rates), poisson.ppf(0.95, rates)
+        right += ((low <= answers) & (answers <= high)).mean() / 2
+        assert np.abs(np.log(model.predict(new) / rates)).mean() < 0.25
+    assert inside == pytest.approx(right, abs=0.02)
+
+
+def test_counts_are_drawn_around_their_means(tmp_path: Any) -> None:
+    x, y, _ = counted(60, 2)
+    model = LiftedRegressor((3,), "tanh", loss="poisson", random_state=0).fit(x, y)
+    mean, std = model.predict(x[:5], return_std=True)
+    np.testing.assert_allclose(mean, model.predict(x[:5]))
+    drawn = model.sample_y(x[:5], 4000)
+    assert (drawn == drawn.round()).all()
+    # Sums of 4,000 draws: four standard errors of the variance are a tenth of it.
+    np.testing.assert_allclose(drawn.std(1), std, rtol=0.1)
+    save(model, tmp_path / "model.safetensors")
+    again = load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(again.predict_interval(x), model.predict_interval(x))
+    left = posterior(model).leave_one_out()[:, 0].numpy()
+    assert (left**2).sum() > ((y - model.predict(x)) ** 2).sum()
+
+
+def test_counts_that_vary_more_than_poissons_are_told() -> None:
+    x, _, rates = counted(200, 3)
+    y = np.random.default_rng(0).negative_binomial(1, 1 / (1 + rates)).astype(float)
+    model = LiftedRegressor((2,), "tanh", loss="poisson", random_state=0).fit(x, y)
+    with pytest.warns(FitWarning, match="as much as Poisson's"):
+        model.predict_interval(x)
+    with pytest.raises(DataError, match="counts of 0 or more, got -1"):
+        LiftedRegressor(loss="poisson").fit(x, y - 1)
