@@ -57,7 +57,7 @@ class GaussNewton:
     entries, `Nonnegative`, `Signs` and `FixedZeros`, hold at every step: projected Newton
     (Bertsekas, 1982), in which weights at zero that are pushed on stand still. Where kinks of ReLU
     and its like make these steps short in dense networks, L-BFGS goes on from there, and then
-    layers exchange the units that answer least, ten times (see `across_kinks`).
+    layers exchange the units that answer least, thirty times (see `across_kinks`).
 
     Attributes:
         steps: the most of them.

@@ -299,7 +299,7 @@ def test_exchanged_units_are_the_weakest_and_steps_go_on_from_any_of_them():
     ).fit(x, y)  # fmt: skip
     forward = forward_of(model._blocks)
     point = torch.cat([layer.stacked().flatten() for layer in model.weights])
-    before, after = (forward.split(p) for p in (point, exchanged(forward, point, seed=1)))
+    before, after = (forward.split(p) for p in (point, exchanged(forward, point, 2)))
     h = x
     for below, above in ((0, 1), (1, 2)):
         h = (h @ before[below][:-1] + before[below][-1]).clamp(min=0)
