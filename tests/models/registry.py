@@ -26,7 +26,7 @@ LAM, RHO = 0.8, 0.1
 COUPLINGS = ("tight", "joint")
 METHODS: dict[str, Any] = {
     "full": FullBatch(3, tolerance=1e-4),
-    "minibatch": Minibatch(epochs=12, batch_size=4),
+    "minibatch": Minibatch(epochs=6, batch_size=4),
     "gauss-newton": GaussNewton(3),
 }
 LENGTHS = torch.tensor([4, 1, 3, 2] * 3)

@@ -15,7 +15,7 @@ from liftednet.activations import MaxPooling, ReLU, Sigmoid, Tanh
 from liftednet.errors import DataError, DeclarationError, LiftedError
 from liftednet.layers import Layer, apply, concatenate, delay, dense, reverse
 from liftednet.losses import CrossEntropy, SimplexCrossEntropy, SquaredError
-from liftednet.models import GaussNewton, Lifted, LiftedMLP
+from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP
 from liftednet.penalties import L1, Declared, Nonnegative, SpectralNorm, SquaredFrobenius
 from tests.models.networks import labeled
 
@@ -241,7 +241,7 @@ def test_data_for_several_inputs_are_named():
 
 def test_a_warm_start_is_brought_to_a_new_constraint():
     x, y = torch.randn(30, 4, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 3
-    model = LiftedMLP((4, 5, 3), method="full", warm_start=True).fit(x, y)
+    model = LiftedMLP((4, 5, 3), method=FullBatch(5), warm_start=True).fit(x, y)
     model.penalty = Nonnegative(1e-3)
     assert min(float(layer.matrix.min()) for layer in model.fit(x, y).weights) >= 0
 

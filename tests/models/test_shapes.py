@@ -48,7 +48,7 @@ def test_a_score_that_is_monotone_is_as_good_and_stays_so_in_a_file(tmp_path):
     directions = [0, 0, 1, 1, 0, 0, 0, 0, 1, 0]
     pairs = [
         [
-            LiftedRegressor((30,), random_state=seed, monotonic_cst=asked).fit(x, y)
+            LiftedRegressor((15,), random_state=seed, monotonic_cst=asked).fit(x, y)
             for asked in (None, directions)
         ]
         for seed in range(3)
