@@ -9,10 +9,11 @@ are not repeated.
 Networks of ReLU fit y = log(exp(<a, x>) + exp(<b, x>)) + .3 |x|^2 on 600 points of [-2, 2]^p, by
 ours without options (`LiftedRegressor`, one seed) and by torch's Adam (1,000 steps at the rate .01
 on all points, targets standardized). Each opponent maximizes the output over [-2, 2]^p until a gap
-of 1e-4 is proven, or for 30 s. OMLT has its big-M formulation, with bounds by intervals. Gradient
-ascent is Adam on 100 starts together, 300 steps at the rate .05, clipped to the box: it proves
-nothing. Seconds are processor time, statement of the problem included, since the machine did other
-work; the time limit counts as the solver counts it, in wall time.
+of 1e-4 is proven, for 10 s, and where these are not enough for 60 s from the beginning. OMLT has
+its big-M formulation, with bounds by intervals. Gradient ascent is Adam on 100 starts together, 300
+steps at the rate .05, clipped to the box: it proves nothing. Seconds are processor time, statement
+of the problem included, since the machine did other work; the time limit counts as the solver
+counts it, in wall time.
 """
 
 from __future__ import annotations
@@ -51,11 +52,12 @@ from liftednet import (
 from liftednet.models import Lifted, Minibatch, input_convex
 
 RESULTS = Path(__file__).parent / "results"
-GAP, LIMIT, BOX = 1e-4, 30.0, 2.0
+GAP, LIMITS, BOX = 1e-4, (10.0, 60.0), 2.0
 SHAPES = (
     (2, (20,)), (2, (50,)), (5, (20,)), (5, (50,)), (10, (20,)),
     (2, (20, 20)), (5, (10, 10)), (5, (10, 10, 10)), (5, (10, 10, 10, 10)), (5, (20, 20)),
-    (10, (20, 20)), (20, (50,)), (50, (50,)), (2, (200, 200)),
+    (10, (20, 20)), (20, (50,)), (50, (50,)), (2, (200, 200)), (5, (100, 100, 100, 100)),
+    (10, (200, 200)),
 )  # fmt: skip
 RATES = (0.3, 1.0, 3.0, 10.0)
 METHODS = ("ours", "OMLT", "SCIP", "100 gradient starts")
@@ -105,11 +107,11 @@ def network_of(run: Run) -> nn.Sequential:
     return network
 
 
-def by_ours(network: nn.Sequential, inputs: int) -> Outcome:
+def by_ours(network: nn.Sequential, inputs: int, limit: float = 1.0) -> Outcome:
     started, x = time.process_time(), cp.Variable(inputs)
     stated = to_cvxpy(network, x, box=(-BOX, BOX), mixed_integer=True)
     built, begun = time.process_time() - started, time.perf_counter()
-    best = optimize(stated, cp.Maximize(stated.output[0]), gap=GAP, seconds=LIMIT)
+    best = optimize(stated, cp.Maximize(stated.output[0]), gap=GAP, seconds=limit)
     spent, wall = time.process_time() - started, time.perf_counter() - begun
     first = built + best.first[1] * (spent - built) / wall  # told in wall time
     return {
@@ -118,7 +120,7 @@ def by_ours(network: nn.Sequential, inputs: int) -> Outcome:
     }  # fmt: skip
 
 
-def by_others(method: str, network: nn.Sequential) -> Outcome:
+def by_others(method: str, network: nn.Sequential, limit: float) -> Outcome:
     layers = [x for x in network if isinstance(x, nn.Linear)]
     arrays = {}
     for number, layer in enumerate(layers):
@@ -128,7 +130,7 @@ def by_others(method: str, network: nn.Sequential) -> Outcome:
         np.savez(f"{folder}/network.npz", **arrays)
         script = Path(__file__).parent / "into_cvxpy_opponents.py"
         said = subprocess.run(
-            [os.environ[f"{method}_PYTHON"], script, method, f"{folder}/network.npz", str(LIMIT)],
+            [os.environ[f"{method}_PYTHON"], script, method, f"{folder}/network.npz", str(limit)],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
     found: Outcome = json.loads(said.stdout.splitlines()[-1])
@@ -153,12 +155,19 @@ def by_gradients(network: nn.Sequential, inputs: int) -> Outcome:
 
 
 def measured(run: Run) -> Outcome:
-    network = network_of(run)
-    if run.method == "ours":
-        return by_ours(network, run.inputs)
-    if run.method in ("OMLT", "SCIP"):
-        return by_others(run.method, network)
-    return by_gradients(network, run.inputs)
+    network, early = network_of(run), dict[str, float]()
+    if run.method == METHODS[-1]:
+        return by_gradients(network, run.inputs)
+    for limit in LIMITS:
+        found = (
+            by_ours(network, run.inputs, limit)
+            if run.method == "ours"
+            else by_others(run.method, network, limit)
+        )
+        if gap(found) <= 1.01 * GAP:
+            break
+        early = early or {"early": found["value"], "early_bound": found["bound"]}
+    return {**found, **early}
 
 
 def runs() -> list[Run]:
@@ -340,12 +349,21 @@ def gap(outcome: Any) -> float:
     return float(abs(outcome["bound"] - outcome["value"]) / abs(outcome["value"]))
 
 
+def told(outcome: Any) -> str:
+    found = f"{gap(outcome):.0e}"
+    if "early" in outcome:
+        before = gap({"value": outcome["early"], "bound": outcome["early_bound"]})
+        found = f"{before:.0e} at {LIMITS[0]:g} s, {found}"
+    return f"{outcome['seconds']:.2f} ({found})"
+
+
 def table(records: list[Record[Run]]) -> str:
     by = {r.settings: r.outcome for r in records}
     lines = [
         "# The largest output of a network over a box, proven", "",
-        f"To a gap of {GAP:g}, or for {LIMIT:g} s. Seconds are processor time of one thread of a "
-        "machine that did other work; OMLT 1.2.2 has HiGHS 1.15.1, PySCIPOpt-ML 1.4.1 has SCIP 10. "
+        f"To a gap of {GAP:g}, or for {LIMITS[0]:g} s, then {LIMITS[1]:g} s: of what is "
+        "not proven in the first, both gaps. Seconds are processor time of one thread of a machine "
+        "that did other work; OMLT 1.2.2 has HiGHS 1.15.1, PySCIPOpt-ML 1.4.1 has SCIP 10. "
         "First "
         "answers are ours before any proof; what they and 100 gradient starts miss is relative to "
         "the best that is known. `python -m benchmarks.into_cvxpy`.", "",
@@ -374,8 +392,8 @@ def table(records: list[Record[Run]]) -> str:
             ratios.append(omlt["seconds"] / ours["seconds"])
         lines.append(
             f"| {run.inputs} | {run.hidden} | {run.trained} | {ours['whole']} "
-            f"| {ours['seconds']:.2f} ({gap(ours):.0e}) | {omlt['seconds']:.2f} ({gap(omlt):.0e}) "
-            f"| {ratio} | {scip['seconds']:.2f} ({gap(scip):.0e}) "
+            f"| {told(ours)} | {told(omlt)} "
+            f"| {ratio} | {told(scip)} "
             f"| {ours['first_seconds']:.2f}, {max(off, 0):.2%} "
             f"| {ascent['seconds']:.2f}, {max(theirs, 0):.2%} |"
         )

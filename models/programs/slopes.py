@@ -108,13 +108,15 @@ class _Slopes:
         ends = np.concatenate([np.zeros((2, len(low), 0)), *parts], 2)
         pushes, _, size = self.back(ends)
         gap = np.ptp(ends, 0) * np.abs(pushes).max(0)
-        off = sum((x[:, None] @ y)[:, 0] for x, y in zip(self.apart(gap), reach, strict=True))
+        off = np.zeros_like(low)
+        for own, along in zip(self.apart(gap), reach, strict=True):
+            off += (own[:, None] @ along)[:, 0]
         which = np.argsort(-gap, 1)[:, :_BOTH]
         which = which[:, : np.count_nonzero(np.take_along_axis(gap, which, 1), 1).max()]
-        own, found = (np.arange(len(low))[:, None], which), list[Array]()
+        at, found = (np.arange(len(low))[:, None], which), list[Array]()
         for sides in product((0, 1), repeat=which.shape[1]):
             one = ends.copy()
-            one[:, *own] = ends[np.array(sides, dtype=int), *own]
+            one[:, *at] = ends[np.array(sides, dtype=int), *at]
             found.append(self.back(one)[1])
         least, most = np.min(found, 0)[0], np.max(found, 0)[1]
         bound = np.stack([least, -most], 1) - ROUNDING * size[:, None]
