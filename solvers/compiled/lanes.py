@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from llvmlite import ir
-from numba import extending, njit, typeof, types
+from numba import extending, njit, types
 from numba.core import caching, cgutils
 
 LANES = 32  # samples of a block: several registers, so that one waits for another
@@ -46,22 +46,19 @@ class Kept(caching.FunctionCache):
         with suppress(OSError):
             super().save_overload(sig, data)
 
-    def holds(self, sig: Any, target_context: Any) -> bool:
-        """Say whether something is kept for a signature, without reading it."""
+    def held(self, target_context: Any) -> list[Any]:
+        """Return the signatures for which something is kept, without reading it."""
         target_context.refresh()
-        key = self._index_key(sig, target_context.codegen())
-        return key in self._cache_file._load_index()
+        own = self._index_key((), target_context.codegen())[1:]
+        return [key[0] for key in self._cache_file._load_index() if key[1:] == own]
 
 
-def at_hand(loop: Any, *given: Any) -> bool:
-    """Say whether a loop takes such arguments without a compiler."""
-    signature = tuple(map(typeof, given))
-    if signature in loop.overloads:
-        return True
-    try:
-        return bool(loop._cache.holds(signature, loop.targetctx))
-    except Exception:  # what cannot be read, or what Numba does otherwise in other versions
-        return False
+def at_hand(loop: Any, kind: str, links: int | None) -> bool:
+    """Say whether a loop takes numbers of a kind, then so many links, without a compiler."""
+    found = list(loop.overloads)
+    with suppress(Exception):  # what cannot be read, or what Numba does otherwise elsewhere
+        found += loop._cache.held(loop.targetctx)
+    return any(str(s[0].dtype) == kind and (links is None or s[1].count == links) for s in found)
 
 
 def compiled(loop: Callable[..., Any]) -> Any:

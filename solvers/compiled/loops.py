@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -84,6 +85,17 @@ def worth_compiling(*sizes: int) -> bool:
     return math.prod(sizes) >= WORTH_COMPILING
 
 
+@cache
+def at_hand(
+    rows: str, *names: str, kind: torch.dtype = torch.float64, links: int | None = None
+) -> bool:
+    """Say whether loops of a module take numbers of a kind, and so many links, without waiting."""
+    from . import lanes
+
+    module = import_module(f".{rows}", __package__)
+    return all(lanes.at_hand(getattr(module, name), str(kind)[6:], links) for name in names)
+
+
 def in_threads(work: Callable[[slice], Found], samples: int, columns: int) -> list[Found]:
     """Return what a compiled loop returns for parts of the samples, one for each thread of torch.
 
@@ -147,17 +159,13 @@ class Ramp(NamedTuple):
     low: Any
     high: Any
 
-    def to(self, kind: type[np.floating[Any]]) -> Ramp:
-        """Return it in a precision."""
-        return Ramp(*map(kind, self))
-
 
 def ramp(activation: Activation) -> Ramp | None:
     """Return an activation as a ramp in float64, or None where it is none."""
     found = loop_map(activation)
     if found is None or found.kind != RAMP:
         return None
-    return Ramp(found.alpha, found.low, found.high).to(np.float64)
+    return Ramp(*map(np.float64, found[1:]))
 
 
 def ramp_refusal(problem: StateFit) -> str | None:
@@ -204,12 +212,6 @@ def link_rows(problem: StateFit) -> tuple[LinkRows, ...]:
         parts = array(link.weight), offset, array(link.target), slope
         found.append(LinkRows(*parts, float(link.lam), smooth))
     return tuple(found)
-
-
-def like_link_rows(dtype: torch.dtype, count: int) -> tuple[LinkRows, ...]:
-    """Return so many empty links, as `link_rows` returns those of a fit of a type."""
-    of_fit, of_slope = torch.empty(0, 0, dtype=dtype).numpy(), np.empty((0, 1))
-    return (LinkRows(of_fit, of_fit, of_fit, of_slope, 1.0, 1.0),) * count
 
 
 def rows_of(links: tuple[LinkRows, ...], part: slice) -> tuple[LinkRows, ...]:

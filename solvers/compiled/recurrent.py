@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import Tensor
 from liftednet.layers.time import delayed, steps_before
 
 from ..gauss_newton.objective import Forward, Tensors, recurrence
-from .loops import LoopMap, loop_map, refusal, worth_compiling
+from .loops import LoopMap, at_hand, loop_map, refusal, worth_compiling
 
 _MOST = 48  # units, whose sums over samples a cache still holds
 Rows = np.ndarray[Any, np.dtype[np.float64]]
@@ -33,7 +32,9 @@ class RecurrentRows:
         units = forward.pull[0].shape[1]
         if units > _MOST or refusal(forward.pull[0]) is not None:
             return False
-        return worth_compiling(*forward.data[0].shape[:2], units) or _at_hand()
+        return worth_compiling(*forward.data[0].shape[:2], units) or at_hand(
+            "recurrent_rows", "passed", "ahead", "back"
+        )
 
     def __init__(self, forward: Forward) -> None:
         """Lay out the inputs of a network that they serve."""
@@ -101,21 +102,6 @@ class RecurrentRows:
         valid = steps_before(len(drive), self._lengths).unsqueeze(-1)
         states = recurrence(drive, cell[:units], self._phi).where(valid, 0.0)
         return (states @ readout[:-1] + readout[-1]).transpose(0, 1), drive, states, valid
-
-
-@cache
-def _at_hand() -> bool:
-    from .lanes import at_hand
-    from .recurrent_rows import ahead, back, passed
-
-    two, three, four = (np.empty((0,) * n) for n in (2, 3, 4))
-    one, lengths = LoopMap(0), np.empty(0, np.int64)
-    product = four, four, four, two, two
-    return (
-        at_hand(passed, four, lengths, one, two, two, four, four, three)
-        and at_hand(ahead, *product, two, two, three)
-        and at_hand(back, *product, three, two, two)
-    )
 
 
 class CompiledRecurrence:

@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -30,8 +29,8 @@ from .loops import (
     Array,
     Ramp,
     array,
+    at_hand,
     in_threads,
-    like_link_rows,
     link_rows,
     ramp,
     ramp_refusal,
@@ -105,7 +104,9 @@ class CompiledNewton(_OnRamps[SharedMap]):
     def suits(self, problem: StateFit) -> bool:
         """Say whether no compiler has to be waited for, or that is worth it."""
         size, dtype = (problem.samples, problem.units), problem.pre_activation.dtype
-        return worth_compiling(*size) or _newton_at_hand(dtype, len(problem.links))
+        return worth_compiling(*size) or at_hand(
+            "newton_rows", "newton_rows", kind=dtype, links=len(problem.links)
+        )
 
     def prepare(self, problem: StateFit, previous: SharedMap | None = None) -> SharedMap:
         """Return the links' weights in rotated coordinates, the previous ones if they serve."""
@@ -194,7 +195,9 @@ class CompiledDescent(_OnRamps[SharedHessian]):
     def suits(self, problem: StateFit) -> bool:
         """Say whether the units' matrix stays in a cache, and no compiler is waited for in vain."""
         size = problem.samples, problem.units
-        return problem.units <= _UNITS and (worth_compiling(*size) or _descent_at_hand())
+        return problem.units <= _UNITS and (
+            worth_compiling(*size) or at_hand("descent_rows", "descend", "sweep", "panelled")
+        )
 
     def prepare(self, problem: StateFit, previous: SharedHessian | None = None) -> SharedHessian:
         """Return the links' products, the previous ones if they serve."""
@@ -280,55 +283,12 @@ class CompiledDescent(_OnRamps[SharedHessian]):
             return None
 
 
-_SQUARE, _ROW = np.empty((0, 0)), np.empty(0)
-
-
-@cache
-def _newton_at_hand(dtype: torch.dtype, links: int) -> bool:
-    from .lanes import at_hand
-    from .newton_rows import newton_rows
-
-    rows, line = torch.empty(0, 0, dtype=dtype).numpy(), Ramp(1.0, 0.0, 1.0).to(np.float64)
-    shared = like_link_rows(dtype, links), 1.0, rows, _SQUARE, _SQUARE, _ROW, line
-    return at_hand(newton_rows, rows, *shared, 1.0, rows)
-
-
-@cache
-def _descent_at_hand() -> bool:
-    from .descent_rows import panelled, sweep
-    from .lanes import at_hand
-
-    line, panels = Ramp(1.0, 0.0, 1.0).to(np.float64), np.empty((0, 0, 0), "f4")
-    together = at_hand(sweep, _SQUARE, panels, _SQUARE, line, 1.0, 1, _SQUARE)
-    return alone_at_hand() and together and at_hand(panelled, _SQUARE)
-
-
-@cache
-def alone_at_hand() -> bool:
-    """Say whether descent in one sample after another waits for no compiler."""
-    from .descent_rows import descend
-    from .lanes import at_hand
-
-    rest = rest_of(Ramp(1.0, 0.0, 1.0), 0)
-    return at_hand(descend, _SQUARE, _SQUARE.astype("f4"), _SQUARE, rest, 1.0, 1.0, _SQUARE)
-
-
 def rest_of(line: Ramp, units: int) -> Any:
     """Return a ramp as descent in one sample after another takes it."""
     from .descent_rows import Rest
 
     low, high = (np.full((1, units), end) for end in line[1:])
     return Rest(low, high, 1.0 / line.alpha, 1.0, 0.0)
-
-
-@cache
-def _simplex_at_hand(targets: torch.dtype, scores: torch.dtype) -> bool:
-    from .lanes import at_hand
-    from .simplex_rows import simplex_rows
-
-    y, u = (torch.empty(0, 0, dtype=dtype).numpy() for dtype in (targets, scores))
-    one = u.dtype.type(1)
-    return at_hand(simplex_rows, y, u, one, one, y)
 
 
 def _some(problem: StateFit, count: int) -> slice:
@@ -400,7 +360,7 @@ class CompiledSimplex(Solver[OutputFit, Tensor, None]):
     def suits(self, problem: OutputFit) -> bool:
         """Say whether no compiler has to be waited for, or that is worth it."""
         y, u = problem.target, problem.pre_activation
-        return worth_compiling(*u.shape) or _simplex_at_hand(y.dtype, u.dtype)
+        return worth_compiling(*u.shape) or at_hand("simplex_rows", "simplex_rows", kind=y.dtype)
 
     def minimize(
         self, problem: OutputFit, start: Tensor | None, cache: None, tolerance: float

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +18,7 @@ from liftednet.solution import Solution, Status
 
 from ..base import Solver
 from ..choice import solved_by
-from .loops import Array, array, in_threads, refusal, worth_compiling
-from .solvers import alone_at_hand
+from .loops import Array, array, at_hand, in_threads, refusal, worth_compiling
 
 _WIDEST = 4_096  # inputs, of which each has a row of sums
 _PATIENCE = 400  # steps of accelerated gradients in whose time it is left to them
@@ -115,8 +113,10 @@ class CoordinateDescent(Solver[WeightFit, Weights, None]):
     def suits(self, problem: WeightFit) -> bool:
         """Say whether no compiler has to be waited for, or that is worth it."""
         groups = any(isinstance(part, GroupLasso) for part in problem.penalty.parts)
-        ready = _together_at_hand if groups else alone_at_hand
-        return worth_compiling(problem.design.features**2 // _QUICK, problem.units) or ready()
+        loop = "descend_together" if groups else "descend"
+        return worth_compiling(problem.design.features**2 // _QUICK, problem.units) or at_hand(
+            "descent_rows", loop
+        )
 
     def solve(
         self, problem: WeightFit, start: Weights | None = None, cache: None = None
@@ -171,15 +171,6 @@ class CoordinateDescent(Solver[WeightFit, Weights, None]):
             return used
 
         return max(in_threads(work, *z.shape))
-
-
-@cache
-def _together_at_hand() -> bool:
-    from .descent_rows import descend_together
-    from .lanes import at_hand
-
-    square = np.empty((0, 0))
-    return at_hand(descend_together, square, square, 1.0, 1.0, 1.0, _PASSES, square)
 
 
 def _mean(design: Any) -> Tensor:

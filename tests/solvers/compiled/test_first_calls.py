@@ -16,7 +16,7 @@ from liftednet.losses import SimplexCrossEntropy
 from liftednet.models import GaussNewton, LiftedRNN
 from liftednet.problems import Link, OutputFit, StateFit
 from liftednet.solvers import choose, solve
-from liftednet.solvers.compiled import loops, recurrent, solvers
+from liftednet.solvers.compiled import loops, solvers
 from liftednet.solvers.compiled.lanes import compiled, filled
 
 ROOT = Path(__file__).parents[3]
@@ -54,8 +54,7 @@ def test_small_problems_wait_for_no_compiler(nowhere: bool, tmp_path: Path) -> N
 
 def test_large_problems_are_worth_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "WORTH_COMPILING", 1 << 20)
-    for name in ("_newton_at_hand", "_descent_at_hand"):
-        monkeypatch.setattr(solvers, name, lambda *_: False)
+    monkeypatch.setattr(solvers, "at_hand", lambda *_, **__: False)
     assert not choose(states(3)).name.startswith("compiled")
     assert choose(states(3, samples=1 << 18)).name == "compiled-newton"
     assert choose(states(40, samples=1 << 18)).name == "compiled-descent"
@@ -64,23 +63,24 @@ def test_large_problems_are_worth_a_compiler(monkeypatch: pytest.MonkeyPatch) ->
 def test_what_is_at_hand_is_known_before_a_problem_is_there() -> None:
     """The types that are asked for are those of the calls: else small problems never had loops."""
     double, single = torch.float64, torch.float32
+    held = loops.at_hand.__wrapped__  # not what this process had found before there was a loop
     for dtype in (double, single):
         for columns in (3, 40):
             problem = states(columns, dtype)
             assert solve(problem).solver.startswith("compiled")
-        assert solvers._newton_at_hand.__wrapped__(dtype, 1)
+        assert held("newton_rows", "newton_rows", kind=dtype, links=1)
         y, u = torch.eye(3, dtype=dtype), torch.ones(3, 3, dtype=dtype)
         found = solve(
             OutputFit(SimplexCrossEntropy(), y, tight(activations.SimplexProjection()), u)
         )
         assert found.solver == "compiled-simplex"
-        assert solvers._simplex_at_hand.__wrapped__(dtype, dtype)
-    solvers.alone_at_hand.cache_clear()  # what this process had found before there was a loop
-    assert solvers._descent_at_hand.__wrapped__()
-    assert not solvers._newton_at_hand.__wrapped__(double, 7)  # links that no test has
+        assert held("simplex_rows", "simplex_rows", kind=dtype)
+    assert held("descent_rows", "descend", "sweep", "panelled")
+    assert not held("descent_rows", "descend", kind=single)
+    assert not held("newton_rows", "newton_rows", kind=double, links=7)  # that no test has
     x = torch.randn(8, 4, 2, generator=torch.Generator().manual_seed(0))
     LiftedRNN(2, 3, 2, method=GaussNewton(2)).fit(x, torch.arange(8) % 2)
-    assert recurrent._at_hand.__wrapped__()
+    assert held("recurrent_rows", "passed", "ahead", "back")
 
 
 def test_without_a_place_to_keep_them_loops_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
