@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from liftednet import certify
+from liftednet.models.bounds import curves
 from liftednet.models.programs.composition import composition_of
 
 MAPS: list[Any] = [
@@ -19,6 +20,8 @@ MAPS: list[Any] = [
     nn.ELU(0.3), nn.CELU(2.0), nn.Hardswish(), nn.Softplus(3.0, 40.0), nn.Softsign(),
     nn.LogSigmoid(), nn.Hardsigmoid(), nn.Softshrink(0.3), nn.Tanhshrink(), nn.ELU(-0.5),
 ]  # fmt: skip
+
+EVERY = [name for name, found in vars(curves).items() if isinstance(found, curves.Curve)]
 
 
 @pytest.mark.parametrize("module", MAPS, ids=repr)
@@ -82,3 +85,28 @@ def test_waves_are_known_on_half_of_one() -> None:
     inside = certify(wave, example, box=(0.1, 1.0))
     slopes = np.cos([1.0, 0.1]) - np.sin([0.1, 1.0])[::-1]
     np.testing.assert_allclose([float(inside.lowest), float(inside.highest)], slopes, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_knots_and_signs_tell_how_a_curve_bends(name):
+    """By second differences between knots, where the table says convex, concave, or linear."""
+    curve = getattr(curves, name)
+    low, high = (max(curve.window[0], -6.0), min(curve.window[1], 6.0))
+    ends = [low, *(k for k in curve.knots if low < k < high), high]
+    first = sum(k <= low for k in curve.knots)
+    for sign, begin, end in zip(curve.signs[first:], ends, ends[1:], strict=False):
+        room = 1e-3 * (end - begin)
+        u = torch.linspace(begin + room, end - room, 41, dtype=torch.float64)
+        bends = curve.slope(u).diff()
+        step = 1e-12 * (1 + curve.slope(u).abs().max())
+        assert bool((sign * bends >= -step).all() if sign else (bends.abs() <= step).all())
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_slopes_on_intervals_hold_those_of_their_ends_to_the_last_bit(name):
+    curve = getattr(curves, name)
+    low = torch.linspace(max(curve.window[0], -3.0), 2.5, 200, dtype=torch.float64)
+    high = low + 0.4
+    least, most = curve.slopes(low, high)
+    for u in (torch.nextafter(low, high), (low + high) / 2, torch.nextafter(high, low)):
+        assert bool(((least <= curve.slope(u)) & (curve.slope(u) <= most)).all())
