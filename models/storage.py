@@ -27,11 +27,13 @@ from liftednet.storage import (
     describe,
     read,
     rebuild,
+    replacement,
     write,
 )
-from liftednet.validation import model_of
+from liftednet.validation import model_of, require_flag
 
 from .builders import LiftedMLP, LiftedRNN
+from .card import card_of
 from .error_bars import packed_posterior, restore_posterior
 from .fingerprint import described_network, difference
 from .incomplete import unpacked_completion
@@ -64,7 +66,9 @@ _SOLVERS = ("Accelerated", "ClosedForm", "Dual", "FrankWolfe", "GeneralizedLinea
 )  # fmt: skip
 
 
-def save(model: Any, path: str | Path, notes: Description | None = None) -> Path:
+def save(
+    model: Any, path: str | Path, notes: Description | None = None, *, card: bool = False
+) -> Path:
     """Save a fitted model: its weights as safetensors, what it is and how it trains as metadata.
 
     After a fit by the evidence the file has its error bars, too, where these take no more than
@@ -76,6 +80,9 @@ def save(model: Any, path: str | Path, notes: Description | None = None) -> Path
         path: of the file, replaced at once or not at all; its folder must exist.
         notes: JSON values to keep beside the model, such as the names of its labels;
             `liftednet.storage.read(path).notes` gives them back.
+        card: whether to write a model card beside the file, in the form of Hugging Face, where it
+            is called README.md: what the model is, and what `certify` proves of it, as
+            "model.md" beside "model.safetensors".
 
     Returns:
         The path.
@@ -98,13 +105,20 @@ def save(model: Any, path: str | Path, notes: Description | None = None) -> Path
         >>> bool((again.predict(x) == model.predict(x)).all())
         True
     """
+    require_flag("card", card)
+    given = model
     if (inside := model_of(model)) is not model:
         from .estimators.files import described_estimator  # scikit-learn takes a second
 
         notes = {**(notes or {}), **described_estimator(model, parts())}
     model = inside
     if type(model) in _KINDS.values():
-        return write(replace(_pack(model), notes=notes or {}), path)
+        text = card_of(given, Path(path)) if card else ""
+        found = write(replace(_pack(model), notes=notes or {}), path)
+        if text:
+            with replacement(found.with_suffix(".md")) as place:
+                place.write_text(text, "utf-8")
+        return found
     if isinstance(model, nn.Module) or hasattr(model, "write_"):
         raise DataError(
             f"save needs {_names()}, got {type(model).__name__}: a torch network is kept by torch, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 import os
@@ -29,6 +30,7 @@ from liftednet import (
     Activation,
     LiftedClassifier,
     LiftedError,
+    LiftedRegressor,
     Network,
     activations,
     lift,
@@ -536,3 +538,29 @@ def test_layers_of_earlier_names_are_those_of_today(tmp_path) -> None:
     about = {**archive.architecture, "graph": json.loads(graph)}
     again = load(write(replace(archive, architecture=about), tmp_path / "model.safetensors"))
     assert torch.equal(again.predict_proba(x), model.predict_proba(x))
+
+
+def test_a_card_says_what_is_proven_and_how_to_load(tmp_path, monkeypatch) -> None:
+    rows = np.random.default_rng(0).normal(size=(60, 2))
+    X = pd.DataFrame(rows, columns=["rising", "# no title\n---"])
+    options: Any = {"max_iter": 5, "random_state": 0, "monotonic_cst": [1, 0]}
+    model = LiftedRegressor((4,), **options).fit(X, rows[:, 0] - rows[:, 1])
+    path = tmp_path / "model.safetensors"
+    save(model, path)
+    assert not path.with_suffix(".md").exists()
+    path.with_suffix(".md").write_text("of before")
+    save(model, path, card=True)
+    card = path.with_suffix(".md").read_text()
+    _, metadata, text = card.split("---\n", 2)
+    assert "library_name: liftednet\npipeline_tag: tabular-regression\n" in metadata
+    assert "nondecreasing in inputs rising (1 of 2)" in text  # the network is so by declaration
+    titles = [line for line in text.splitlines() if line.startswith(("#", "-"))]
+    assert len(titles) == 4  # names of columns are no Markdown
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {"X": X}
+    code = text.partition("## How to use it")[2].partition("##")[0]
+    exec(inspect.cleandoc(code), found)
+    np.testing.assert_array_equal(found["model"].predict(X), model.predict(X))
+    recurrent = LiftedRNN(2, 3, 2, max_iter=1).fit(torch.ones(4, 3, 2), torch.arange(4) % 2)
+    save(recurrent, path, card=True)
+    assert "nothing was certified" in path.with_suffix(".md").read_text()
