@@ -96,11 +96,21 @@ class Block:
 
     def mapped(self, u: Array, function: str = "forward") -> Array:
         """Return phi(u), or phi'(u) by function="slope"."""
+        found: Array = self.by_curve(lambda curve, own: curve.of(own, function), u)
+        return found
+
+    def by_curve(self, function: Callable[..., Any], *given: Array) -> Any:
+        """Return what a function has of each curve and its units, (..., units)."""
         if len(self.curves) == 1:
-            return self.curves[0].of(u, function)
-        found = np.empty_like(u)
-        for number, curve in enumerate(self.curves):
-            found[..., self.which == number] = curve.of(u[..., self.which == number], function)
+            return function(self.curves[0], *given)
+        each = [self.which == number for number in range(len(self.curves))]
+        parts = [
+            function(curve, *(x[..., own] for x in given))
+            for curve, own in zip(self.curves, each, strict=True)
+        ]
+        found = np.empty((*parts[0].shape[:-1], len(self.which)), parts[0].dtype)
+        for own, part in zip(each, parts, strict=True):
+            found[..., own] = part
         return found
 
 
@@ -135,6 +145,8 @@ class Composition:
     def gradient(self, x: Array, direction: Array) -> Array:
         """Return the gradient of <direction, y> in x, (samples, inputs); of kinks that of one side.
 
+        There are no windows in the network (`boxes.kinked`).
+
         Args:
             x: (samples, inputs).
             direction: (samples, outputs).
@@ -158,14 +170,7 @@ class Composition:
             back(self.output, direction)
             for number in range(len(self.blocks), 0, -1):
                 block, push, u = self.blocks[number - 1], pushes[number], arguments[number - 1]
-                if len(block.windows):
-                    chosen = u[:, block.windows].argmax(-1)
-                    best = block.windows[np.arange(len(block)), chosen]
-                    below = np.zeros_like(u)
-                    np.add.at(below, (np.arange(len(u))[:, None], best), push)
-                else:
-                    below = block.mapped(u, "slope") * push
-                back(block.argument, below)
+                back(block.argument, block.mapped(u, "slope") * push)
             found: Array = np.zeros_like(values[0]) + pushes[0]
             return found
 

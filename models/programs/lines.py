@@ -65,13 +65,7 @@ class Lines:
     def of(cls, block: Block, low: Array, high: Array) -> Lines:
         """Return the lines of a block whose pre-activations lie between ends, (boxes, units)."""
         high = np.maximum(low, high)
-        if len(block.curves) == 1:
-            found = _beside(block.curves[0], low, high)
-        else:
-            found = np.empty((8, *low.shape))
-            for number, curve in enumerate(block.curves):
-                own = block.which == number
-                found[:, :, own] = _beside(curve, low[:, own], high[:, own])
+        found = block.by_curve(_beside, low, high)
         below, above, turn = ((found[n], found[n + 1]) for n in (0, 2, 4))
         under = np.array([curve.convex for curve in block.curves])[block.which]
         return cls(low, high, below, above, turn, under, found[6], found[7])
@@ -479,9 +473,8 @@ def _crossing(block: Block | None, low: Array, high: Array) -> Any:
     which = np.arange(low.shape[1])
     if block is None:
         return which
-    straight = np.zeros(low.shape, dtype=bool)
-    for number, curve in enumerate(block.curves):
-        own = block.which == number
-        each = (torch.from_numpy(np.ascontiguousarray(x[:, own])) for x in (low, high))
-        straight[:, own] = curve.linear_between(*each).numpy()
+    straight = block.by_curve(
+        lambda curve, *ends: curve.linear_between(*map(torch.from_numpy, ends)).numpy(),
+        *map(np.ascontiguousarray, (low, high)),
+    )
     return which[~straight.all(0)]

@@ -75,10 +75,11 @@ class Relaxation:
 
     def _block(self, block: Block, u: Expression, low: Array, high: Array) -> Any:
         each = [np.flatnonzero(block.which == number) for number in range(len(block.curves))]
-        bounds = np.zeros((2, len(block)))
-        for curve, own in zip(block.curves, each, strict=True):
-            least, most = curve.values(*(torch.from_numpy(x[own]) for x in (low, high)))
-            bounds[:, own] = least.numpy(), most.numpy()
+        bounds = block.by_curve(
+            lambda curve, *u: torch.stack(curve.values(*map(torch.from_numpy, u))).numpy(),
+            low,
+            high,
+        )
         v = cp.Variable(len(block), bounds=list(bounds))
         for curve, own in zip(block.curves, each, strict=True):
             curve.pieces(float(low[own].min()), float(high[own].max()))  # refuses some

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..bounds.curves import Array
+from ..bounds.curves import Array, Curve
 from .boxes import Boxes, halved, widened
-from .composition import Block, Combination, Composition
-from .lines import ROUNDING, Lines, lines_of
+from .composition import Combination, Composition
+from .lines import ROUNDING, lines_of
 
 _DRAWN = 4000  # points at which derivatives are taken first
 _BOTH = 6  # units whose slopes are at each end in turn
@@ -104,7 +104,10 @@ class _Slopes:
     def bounded(self, low: Array, high: Array) -> Boxes:
         """Return boxes (boxes, inputs) with bounds (boxes, 2, inputs)."""
         lines, reach = lines_of(self.network, low, high)
-        parts = [_slopes(*one) for one in zip(self.network.blocks, lines, strict=True)]
+        parts = [
+            block.by_curve(_ends, np.ascontiguousarray(line.low), np.ascontiguousarray(line.high))
+            for block, line in zip(self.network.blocks, lines, strict=True)
+        ]
         ends = np.concatenate([np.zeros((2, len(low), 0)), *parts], 2)
         pushes, _, size = self.back(ends)
         gap = np.ptp(ends, 0) * np.abs(pushes).max(0)
@@ -153,11 +156,7 @@ class _Slopes:
         return np.concatenate([ends[..., :0], *p], 2), pushes[0][:2], pushes[0][2]
 
 
-def _slopes(block: Block, lines: Lines) -> Array:
-    """Return the ends of phi'(u) where u lies between those of lines, (2, boxes, units)."""
-    found = np.empty((2, *lines.low.shape))
-    for number, curve in enumerate(block.curves):
-        own = block.which == number
-        u = (torch.from_numpy(np.ascontiguousarray(x[:, own])) for x in (lines.low, lines.high))
-        found[:, :, own] = torch.stack(curve.slopes(*u)).numpy()
+def _ends(curve: Curve, *u: Array) -> Array:
+    """Return the ends of phi' between those of u, (2, boxes, units)."""
+    found: Array = torch.stack(curve.slopes(*map(torch.from_numpy, u))).numpy()
     return found

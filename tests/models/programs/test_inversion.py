@@ -95,10 +95,10 @@ def test_the_inputs_of_all_steps_of_a_recurrence_are_found(kind) -> None:
     stated = to_cvxpy(network, variable, box=(-1, 1), example=torch.from_numpy(x))
     wanted = values(network, x)[0]
     np.testing.assert_allclose(stated.composition.forward(x.reshape(10)), wanted, rtol=1e-9)
-    found = invert(
-        stated, wanted, prior=np.zeros(10), constraints=[variable[0] >= 0.3], seconds=2.0
-    )
-    np.testing.assert_allclose(values(network, found.x.reshape(1, 5, 2))[0], wanted, atol=2e-6)
+    limits = [variable[0] >= 0.3]  # any gap will do: a norm is at least 0
+    found = invert(stated, wanted, np.zeros(10), limits, gap=1.0)
+    off = 1.01e-7 * np.abs(wanted).max()  # what counts as kept
+    np.testing.assert_allclose(values(network, found.x.reshape(1, 5, 2))[0], wanted, 0, off)
     assert found.x[0] >= 0.3 - 1e-6 and np.abs(found.x).max() <= 1 + 1e-6
 
 
@@ -204,12 +204,13 @@ def test_no_input_within_the_radius_has_another_answer() -> None:
 
 def test_a_limit_of_time_leaves_a_radius_that_lines_prove() -> None:
     network = drawn(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 10))
-    x = RNG.normal(size=20)
+    draw = np.random.default_rng(0)  # of its own, whatever else is tested before
+    x = draw.normal(size=20)
     found = robustness_radius(network, x, seconds=1e-6)
     assert found.x is not None
     assert 0 < found.least < found.most and np.abs(found.x - x).max() == pytest.approx(found.most)
     assert found.x is not None
-    around = x + found.least * RNG.uniform(-1, 1, (20_000, 20))
+    around = x + found.least * draw.uniform(-1, 1, (20_000, 20))
     assert (values(network, around).argmax(1) == found.label).all()
 
 
