@@ -23,7 +23,7 @@ from liftednet.layers import Expression, Input, apply
 from liftednet.layers.convolution import Convolution
 from liftednet.layers.dense import Dense, DenseAtPositions
 from liftednet.layers.expression import Applied, value_of
-from liftednet.layers.time import Steps
+from liftednet.layers.time import AllSteps, Steps
 from liftednet.losses import CrossEntropy, FenchelYoungLoss, Loss
 from liftednet.names import loss_of
 from liftednet.network import State
@@ -398,8 +398,23 @@ def _declare_loss(reader: Reader, output: Seen, loss: Loss) -> Expression:
                 "it returns (samples, steps, classes) here, with the classes last."
             )
         reader.network.steps = shape[0]
-        expression = apply(Steps(shape[0]), expression)
+        expression = _at_each_step(shape[0], expression)
     return reader.network.loss(loss, expression)
+
+
+def _at_each_step(steps: int, expression: Expression) -> Expression:
+    """Return answers in one row as a sequence: a dense layer of each step, so that rows are known.
+
+    Constraints on scores are held by such a layer alone.
+    """
+    if not (isinstance(expression, Applied) and isinstance(expression.layer, DenseAtPositions)):
+        return apply(Steps(steps), expression)
+    layer, (below,) = expression.layer, expression.arguments
+    if isinstance(below, Applied) and isinstance(below.layer, AllSteps):
+        (below,) = below.arguments
+    else:
+        below = apply(Steps(steps), below)
+    return apply(Dense(layer.units, layer.bias), below, weights=expression.weights)
 
 
 def _without_activation(reader: Reader, output: Seen, loss: Loss) -> Expression:

@@ -1,0 +1,56 @@
+"""Constraints on answers at every step hold in the torch network that is written back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from liftednet import lift
+from liftednet.constraints import Bounds, Rising, Total, violations
+from liftednet.errors import DataError
+from liftednet.losses import SquaredError
+
+
+class Steps(nn.Module):
+    """A recurrence, and an answer at every step, right from its states or through a layer."""
+
+    def __init__(self, kind: type[nn.Module], between: bool) -> None:
+        super().__init__()
+        self.recurrence = kind(2, 6, batch_first=True)
+        self.between = nn.Sequential(nn.Linear(6, 7), nn.Tanh()) if between else nn.Identity()
+        self.answer = nn.Linear(7 if between else 6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        answers: Tensor = self.answer(self.between(self.recurrence(x)[0]))
+        return answers
+
+
+def drawn() -> tuple[Tensor, Tensor]:
+    x = torch.randn(12, 3, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return x, x[..., :1].abs().cumsum(1)
+
+
+@pytest.mark.parametrize(("kind", "between"), [(nn.RNN, False), (nn.LSTM, True)])
+def test_steps_of_torch_recurrences_meet_constraints(kind: type[nn.Module], between: bool) -> None:
+    torch.manual_seed(0)
+    x, y = drawn()
+    model = lift(Steps(kind, between).double(), x[:2], loss=SquaredError(), show=False, max_iter=5)
+    tops = torch.where(torch.arange(12) < 6, 2.0, 1.5).double()  # of all steps of a sample
+    held = [Rising(), Total(upper=4.0), Bounds(upper=tops.repeat_interleave(3).unsqueeze(1))]
+    assert max(violations(held[2:], y.reshape(-1, 1))) > 0.3
+    model.fit(x, y, constraints=held)
+    with torch.no_grad():
+        found = model.write_()(x)[..., 0]
+    assert float((found[:, :-1] - found[:, 1:]).max()) < 1e-9
+    assert float(found.sum(1).max()) < 4.0 + 1e-9
+    assert float((found - tops.unsqueeze(1)).max()) < 1e-9
+    assert float((found - y[..., 0]).square().mean()) < float(y.var())
+
+
+def test_steps_that_are_no_answers_are_refused() -> None:
+    x, y = drawn()
+    network = nn.Sequential(nn.Flatten(), nn.Linear(6, 1)).double()
+    model = lift(network, x[:2], loss=SquaredError(), show=False)
+    with pytest.raises(DataError, match="no answer for each step"):
+        model.fit(x, y[:, -1], constraints=[Rising()])
