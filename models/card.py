@@ -12,10 +12,7 @@ from liftednet.validation import model_of
 
 from .certificate import certify
 
-_TASKS = {
-    "LiftedClassifier": "tabular-classification",
-    "LiftedRegressor": "tabular-regression",
-}
+_TASKS = {"LiftedClassifier": "classification", "LiftedRegressor": "regression"}
 
 
 def card_of(model: Any, path: Path) -> str:
@@ -30,7 +27,7 @@ def card_of(model: Any, path: Path) -> str:
         path: of its file.
     """
     name, inside = type(model).__name__, model_of(model)
-    task = [f"pipeline_tag: {_TASKS[name]}"] if name in _TASKS else []
+    task = [f"pipeline_tag: tabular-{_TASKS[name]}"] if name in _TASKS else []
     about = [repr(model)] if model is not inside else [str(inside)]
     about += [
         f"{title}: {', '.join(map(repr, values.tolist()))}"

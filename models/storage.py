@@ -53,12 +53,8 @@ _OF_THE_FILE = (  # beside what a class takes
     "activations", "hidden", "graph", "learned", "last_only", "chosen", *_OF_OLDER_FILES,
 )  # fmt: skip
 # In the lines of networks, by versions before 1.0.
-_RENAMED = {
-    "Turn(": "Reverse(",
-    "Early(": "PadFirst(",
-    "Late(": "DropFirst(",
-    "early=": "initial_steps=",
-}
+_RENAMED = {"Turn(": "Reverse(", "Early(": "PadFirst(", "Late(": "DropFirst(",
+    "early=": "initial_steps="}  # fmt: skip
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
 _SOLVERS = ("Accelerated", "ClosedForm", "Dual", "FrankWolfe", "GeneralizedLinear",
     "NewtonOverTime", "NewtonStates", "Proximal", "ProximalWeights", "Ridge",

@@ -20,7 +20,7 @@ from liftednet.constraints import Constraint
 from liftednet.errors import DataError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss, Poisson, SquaredError
 from liftednet.names import loss_of
-from liftednet.validation import is_number
+from liftednet.validation import is_integer, is_number
 
 from ..builders import LiftedMLP
 from ..by_evidence import EXACT_STEPS, STEPS, Candidate, Size, fit_by_evidence
@@ -103,6 +103,8 @@ class _Feedforward(Estimator):
     def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
         hidden_units = (100,) if self.hidden_layer_sizes is None else self.hidden_layer_sizes
         hidden = tuple(np.atleast_1d(np.asarray(hidden_units, dtype=object)))
+        if not all(is_integer(units) and units > 0 for units in hidden):
+            raise DataError(f"hidden_layer_sizes must be positive integers, got {hidden_units!r}.")
         kind = activations("relu" if self.activation is None else self.activation)
         with refusals():
             directions = _check_monotonic_cst(self, self.monotonic_cst)

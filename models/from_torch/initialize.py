@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,7 +49,8 @@ def initialize_(
         X: what the network takes, on any scale; or a DataLoader of pairs (X, y).
         y: as the loss takes it; None for a DataLoader.
         loss: on what the network returns, such as `liftednet.losses.CrossEntropy()`, its name, or
-            torch's module; None for cross-entropy of integers and squared errors of floats.
+            torch's module; None for cross-entropy of integers and squared errors of floats, which
+            a line says.
         epochs: passes over the data.
         progress: whether to show a progress bar.
         settings: of `lift`, such as lam; `method` in place of `epochs`, start=None for one that
@@ -82,7 +84,9 @@ def initialize_(
             "a module of its weights, whose state_dict() another network of these layers loads."
         )
     settings = {"start": AUTO, "method": _method(epochs, settings), **settings}
-    loss = _plain_loss(X, y) if loss is None else loss
+    if loss is None:
+        loss = _plain_loss(X, y)
+        sys.stdout.write(f"initialize_: {loss!r}, by the type of y; another is given by loss=\n")
     lifted = lift(module, _example(X), loss=loss, show=False, **settings)
     if "refit_output" not in settings and not isinstance(X, DataLoader):
         lifted.refit_output = output_obstacle(lifted.network) is None

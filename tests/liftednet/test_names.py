@@ -57,13 +57,16 @@ def test_a_loss_has_a_name(name) -> None:
 
 
 @pytest.mark.parametrize("loss", ["cross-entropy", nn.CrossEntropyLoss(), None])
-def test_a_network_starts_alike_however_the_loss_is_said(loss) -> None:
+def test_a_network_starts_alike_however_the_loss_is_said(loss, capsys) -> None:
     X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
     y = (X[:, 0] > 0).long()
     wanted, found = (nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)) for _ in range(2))
     found.load_state_dict(wanted.state_dict())
     initialize_(wanted, X, y, loss=CrossEntropy())
     initialize_(found, X, y, loss=loss)
+    assert ("initialize_: CrossEntropy(), by the type of y" in capsys.readouterr().out) == (
+        loss is None
+    )
     for one, other in zip(wanted.parameters(), found.parameters(), strict=True):
         assert torch.equal(one, other)
 

@@ -172,7 +172,7 @@ def test_errors_are_those_of_both_libraries():
         ({"lam": -1.0}, DataError, "lam must be positive"),
         ({"method": "magic"}, DeclarationError, "method must be one of"),
         ({"max_iter": 0}, DataError, "max_iter"),
-        ({"hidden_layer_sizes": (0,)}, DataError, "positive integers"),
+        ({"hidden_layer_sizes": (0,)}, DataError, "hidden_layer_sizes must be positive"),
         ({"hidden_layer_sizes": "8"}, DataError, "positive integers"),
         ({"class_weight": "heavy"}, DataError, "balanced"),
         ({"random_state": "luck"}, DataError, "luck"),
