@@ -28,7 +28,7 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 @pytest.fixture(scope="session", autouse=True)
 def few_exchanges() -> Iterator[None]:
-    """Exchange units once where users have ten tries, each of which takes a fit's time."""
+    """Exchange units once where users have thirty tries, each of which takes a fit's time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kinks, "_EXCHANGES", 1)
         yield
