@@ -73,7 +73,7 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
     def solve(
         self, problem: WeightFit, start: Weights | None = None, cache: None = None
     ) -> Solution[Weights]:
-        """Return the solution; Newton steps go on where a small gradient hides much to gain.
+        """Return the solution; Newton steps go on where the descent stalls.
 
         Where phi is saturated gradient and curvature vanish together, and what is left of the
         objective may be more than the tolerance of it.
@@ -95,16 +95,11 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
     ) -> tuple[Weights, int]:
         """Return the minimizer to the tolerance."""
         descent = weight_descent(problem, start or problem.zeros())
-        descent, at, steps, reached = self._descend(descent, tolerance * descent.scale)
-        if not reached and steps < self.max_iterations and problem.small:
-            at, more = dense_newton(*descent.anchored(at), tolerance)
-            steps += more
+        at, steps = self._descend(descent, tolerance * descent.scale)
         return problem.design.centered.split(at.y), steps
 
-    def _descend(
-        self, descent: WeightDescent, goal: float
-    ) -> tuple[WeightDescent, Point, int, bool]:
-        """Return where the descent ends, its steps, and whether it is at its goal.
+    def _descend(self, descent: WeightDescent, goal: float) -> tuple[Point, int]:
+        """Return where the descent ends, and its steps.
 
         The violation counts as met where the anchor is; now and then the curvature is measured
         anew.
@@ -117,7 +112,7 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
             if anchored:
                 last = share
                 if share <= 1:
-                    return descent, at, steps, True
+                    return at, steps
             elif halted or share <= max(1, _DRIFT * last):
                 descent, at = descent.anchored(at)
                 anchored = True
@@ -130,7 +125,7 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
             at, anchored = advance(descent, at, steps), False
             if steps == _EARLY or steps % _RENEWAL == 0:
                 descent, at = descent.renewed(at)
-        return descent, at, steps, False
+        return at, steps
 
 
 @dataclass(frozen=True)
