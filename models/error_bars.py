@@ -45,6 +45,7 @@ _POINTS = 20  # of Gauss-Hermite quadrature
 _MOST = 36.0  # logarithm of a rate: counts beyond are no whole numbers of float64
 _SPREAD = 1.5  # times their rate, from which the variance of counts is not Poisson's
 _CLEARLY = 3.0  # standard errors of this
+_FAR = 1e6  # most that variances differ by
 _METHOD = "method=GaussNewton(evidence=True) of liftednet.models"
 
 
@@ -52,11 +53,7 @@ _METHOD = "method=GaussNewton(evidence=True) of liftednet.models"
 class Counts:
     """The distribution of counts whose rates have these values with these shares.
 
-    That of Poisson's averaged over the logarithm of the rate, by Gauss-Hermite quadrature.
-
-    Attributes:
-        rates: (points, samples, outputs).
-        shares: (points, 1, 1), of sum 1.
+    rates are (points, samples, outputs), shares (points, 1, 1), of sum 1.
     """
 
     rates: Tensor
@@ -209,7 +206,7 @@ class Posterior:
         if self.laplace.logarithm == -math.inf:
             raise DataError(
                 "weights without rho have no density, and so y has none, as with error bars of the "
-                f"last layer alone: set rho, fewer weights, or {_METHOD}."
+                f"last layer alone or a noise that varies: set rho, fewer weights, or {_METHOD}."
             )
         return self.laplace.logarithm
 
@@ -242,7 +239,8 @@ class Posterior:
             return Prediction(self._answered(means), rate.sqrt(), apart.sqrt(), counts=counts)
         moments, degrees = self._moments, self.laplace.degrees
         scale = torch.ones_like(means) if moments is None else moments.scale.expand_as(means)
-        noise, ignorance = self.laplace.noise.sqrt() * scale, ignorance * scale
+        noise = self.laplace.noise.sqrt() * self._spread(X) * scale
+        ignorance = ignorance * scale
         if moments is None or moments.power is None:
             return Prediction(self._answered(means), noise, ignorance, degrees)
         power = moments.power
@@ -309,7 +307,8 @@ class Posterior:
             return torch.stack([self._by_sample(one, data) for one in drawn])
         if noise:
             normal = torch.randn(drawn.shape, generator=source, dtype=drawn.dtype)
-            drawn = drawn + self.laplace.noise.sqrt() * normal.to(drawn.device)
+            spread = self.laplace.noise.sqrt() * self._spread(X).unsqueeze(-1)
+            drawn = drawn + spread * normal.to(drawn.device)
         # A draw with its noise is an answer itself, and not the middle of some.
         answer = self._undone if noise else self._answered
         return torch.stack([answer(self._by_sample(one, data)) for one in drawn])
@@ -328,6 +327,22 @@ class Posterior:
         if self._term.loss.probabilistic:
             raise DataError(f"{self._term.loss.name} leaves no residuals, which are of squares.")
         return self._left_out()
+
+    def residuals(self) -> Tensor:
+        """Return r^2 / (1 - j' H^-1 j), (samples, outputs), on the scale of training."""
+        forward = self._forward(self.model._on_data())
+        (target,), (answers,) = forward.targets, forward.passed(self.laplace.point)
+        alone = torch.cat([mean for mean, _ in self.laplace.left_out(forward)])
+        off = target.values - alone.reshape_as(answers)
+        return (off * (target.values - answers)).abs()[:, 0]
+
+    def _spread(self, X: Arrays) -> Tensor:
+        """Return the noise of rows over that of all, (samples, 1), or one that is the same."""
+        if self.model._known.varying is None:
+            return self.laplace.noise.new_ones(1, 1)
+        network, level = self.model._known.varying
+        found: Tensor = (level / network.forward(X).double()).clamp(1 / _FAR, _FAR).sqrt()
+        return found
 
     def _left_out(self, copies: bool = False) -> Tensor:
         data = self.model._on_data()
@@ -478,7 +493,8 @@ def laplace_of(model: Lifted, shared: bool = False) -> Laplace:
     if moments.power is not None:
         y = moments.to(target.values).undone(target.values)
         slopes = slopes + moments.power.to(y).log_slopes(y)
-    return replace(found, logarithm=found.logarithm + float((counted * slopes).sum()))
+    density = found.logarithm + float((counted * slopes).sum())
+    return replace(found, logarithm=density if fitted.varying is None else -math.inf)
 
 
 def _warn_of_spread(target: Target, outputs: Tensor, counted: Tensor) -> None:
@@ -535,7 +551,7 @@ def packed_posterior(model: Lifted) -> dict[str, Tensor]:
     With them go the weights on standardized data, and the scales of these.
     """
     fitted = model._known
-    if not has_evidence(model):
+    if not has_evidence(model) or fitted.varying is not None:
         return {}
     if fitted.laplace is None:
         assert fitted.data is not None  # of a fit

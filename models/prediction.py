@@ -57,6 +57,8 @@ class Fitted:
         chosen: the method and why it was chosen, in words.
         standardization: what is between the data and the weights.
         report: of constraints on scores, where the fit had some.
+        varying: a network whose rates are precisions of the noise, and their mean; None where the
+            noise is the same everywhere.
     """
 
     structure: Structure
@@ -72,6 +74,7 @@ class Fitted:
     method: Method | None = None
     laplace: Laplace | None = None
     chosen: str = ""
+    varying: tuple[Predictor, float] | None = None
 
     @cached_property
     def folded(self) -> list[Weights] | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -36,6 +37,7 @@ __all__ = ["LiftedClassifier", "LiftedRegressor"]
 
 
 _ROUNDING = 1e-9  # of the largest target: rows alike that are as near have no noise
+_LEAST_SQUARE = 1e-6  # of the mean square: a residual that is less says no more
 _SIZED = (  # settings of a network and a method of one's own, which has the size that is given
     "hidden_layer_sizes", "lam", "rho", "penalty", "divergence", "method", "solver", "batch_size",
     "monotonic_cst", "interaction_cst", "lipschitz",
@@ -97,7 +99,7 @@ class _Feedforward(Estimator):
                 }
             )  # fmt: skip
 
-        exact = getattr(self, "noise", None) is not None
+        exact = getattr(self, "noise", None) == 0.0
         return fit_by_evidence(size, data, make, fit, exact=exact, **told)
 
     def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
@@ -390,7 +392,9 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
             as `certify` proves; of those activations, ReLU if none is told.
         noise: 0.0 for targets that are a smooth function of X, to as many digits as they have: two
             layers of units, as many as there are samples for, without a search. It leaves size and
-            method to the model, as None does, which finds out about noise.
+            method to the model, as None does, which finds out about noise. "varying" where its size
+            follows X: a second network answers the logarithm of its precision, by the evidence of
+            squared residuals, and the first is fitted again to samples that weigh by it.
         **settings: see the estimators.
 
     Attributes:
@@ -411,15 +415,44 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
 
     loss: Loss | str | None = None
     convex: bool = False
-    noise: float | None = None
+    noise: float | str | None = None
+
+    def _of_best_size(
+        self, data: tuple[Rows, Rows, Any], outputs: int, fit: Callable[..., object]
+    ) -> Lifted | None:
+        model = super()._of_best_size(data, outputs, fit)
+        if self.noise != "varying" or model is None:
+            return model
+        X, y, given = data
+        counts = np.ones(len(X)) if given is None else np.asarray(given, dtype=float)
+        squares = on_cpu(posterior(model).residuals())
+        squares = squares[:, 0] / np.average(squares[:, 0], weights=counts)
+        squares = np.maximum(squares, _LEAST_SQUARE)
+        # u with e^u / 2 r^2 - u / 2 is the logarithm of a precision: of Poisson by weights r^2 / 2.
+        apart = LiftedRegressor(activation="tanh", loss=Poisson(), random_state=self.random_state)
+        apart.fit(X, 1 / squares, sample_weight=counts * squares / 2)
+        precision = apart.predict(X)
+        level = float(np.average(precision, weights=counts))
+        weights = counts * precision / level
+        model = super()._of_best_size((X, y, weights), outputs, partial(fit, sample_weight=weights))
+        assert model is not None  # it was none before
+        known = replace(model._known, varying=(apart.model_, level), laplace=None)
+        model._fit = known
+        return model
 
     def _checked_pair(self, X: Any, y: Any, reset: bool = True) -> tuple[Rows, Any]:
-        if not (self.noise is None or (is_number(self.noise) and self.noise == 0)):
+        exact = is_number(self.noise) and self.noise == 0
+        if not (self.noise in (None, "varying") or exact):
             raise DataError(
-                f"noise is 0.0, of targets that have none, or None to find it; got {self.noise!r}."
+                'noise is None to find it, 0.0 of targets that have none, or "varying" where its '
+                f"size follows X; got {self.noise!r}."
             )
+        if self.noise == "varying" and not isinstance(self._loss(), SquaredError):
+            raise DataError(f'noise="varying" is of squares, loss=None; got {self._loss()!r}.')
         X, y = super()._checked_pair(X, y, reset)
-        if self.noise is not None:
+        if self.noise == "varying" and (self.early_stopping or columns(y).shape[1] > 1):
+            raise DataError('noise="varying" is for one output, and without early_stopping.')
+        if exact:
             _, first, same = np.unique(X, axis=0, return_index=True, return_inverse=True)
             apart = np.abs(columns(y) - columns(y)[first[same.ravel()]]).max(1)
             if (apart > _ROUNDING * np.abs(y).max()).any():
@@ -433,7 +466,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
     def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
         if self.noise is not None:
             raise DataError(
-                "noise=0.0 chooses size and method by squares of all samples at once: it goes "
+                f"noise={self.noise!r} has size and method by squares of all samples: it goes "
                 "without settings of these, other losses, constraints, and very many columns."
             )
         return super()._model(outputs, settings)
