@@ -36,8 +36,8 @@ def across_kinks(
     at one point knows of: damped steps become short before them. Curvature that gradients on both
     sides tell goes on (Lewis and Overton, Nonsmooth Optimization via Quasi-Newton Methods, 2013).
     From where that ends, the units of every layer by which outputs vary least, a tenth and three
-    tenths by turns, are exchanged for drawn ones, thirty times; what it leads to is kept where the
-    objective is lower.
+    tenths by turns, are exchanged for drawn ones, thirty times, and as often for every layer
+    beyond two; what it leads to is kept where the objective is lower.
 
     Args:
         forward: the network and what it is held to.
@@ -52,7 +52,8 @@ def across_kinks(
     from .steps import Taken
 
     pays = len(forward.pulls) * processes.total_of(forward.samples) <= _MOST_WORK
-    last = 1 + (_EXCHANGES if forward.hidden and pays else 0)
+    rounds = min(1, len(forward.hidden)) + max(0, len(forward.hidden) - 2)
+    last = 1 + (_EXCHANGES * rounds if pays else 0)
     while number <= last:
         inside = 0 < number < last
         start = exchanged(forward, point, number) if inside else point
