@@ -154,6 +154,7 @@ class ConstrainedFit(Fit[Any]):
         unweighed = replace(design, weights=None).centered
         cross = self.fit.cross - unweighed.cross(slopes) / self.fit.lam
         found.__dict__["cross"] = cross  # targets cannot tilt a sample of weight 0
+        found.__dict__["balanced"] = False  # prices do not sum to 0 over units
         return found
 
     def gap(self, value: Any, prices: Prices) -> float:

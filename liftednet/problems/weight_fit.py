@@ -122,7 +122,7 @@ class WeightFit(Fit[Weights]):
         """Whether it is a ridge regression, but for its penalty."""
         return self.divergence.quadratic
 
-    @property
+    @cached_property
     def balanced(self) -> bool:
         """Whether grad R(u) - v sums to 0 over units, so that what moves all u alike is free."""
         divergence = self.divergence
