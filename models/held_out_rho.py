@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -80,8 +80,11 @@ class HeldOutRho:
         weights = None if weights is None else taken(weights, rows)
         return taken(X, rows), taken(y, rows), None, weights
 
-    def choose(self, model: Lifted) -> None:
-        """Take the rho of a model that is trained free on its part, and go on to all rows."""
+    def choose(self, model: Lifted, finish: Callable[[], None]) -> None:
+        """Take the rho of a model that is trained free on its part, and finish with all rows.
+
+        Where weights pulled so much cannot meet what all rows ask for, its own rho stays.
+        """
         known, other = model._known, copy(model)
         trace = known.trace
         assert trace is not None  # of the free fit
@@ -103,9 +106,16 @@ class HeldOutRho:
             limit = min(limit, loss + error)
         raw = model._data(*self.given)
         data = known.standardization.of(known.completion.of(raw)).aligned()
-        model._fit = replace(best, data=data, blocks=None)
+        model._fit, reason = replace(best, data=data, blocks=None), trace.reason
         if most:
-            model.tell_reason(f"{trace.reason}; under constraints {_FACTOR**most:g} times its rho")
+            model.tell_reason(f"{reason}; under constraints {_FACTOR**most:g} times its rho")
+        try:
+            finish()
+        except SolverError:
+            if not most:
+                raise
+            model._fit, trace.reason = replace(known, data=data, blocks=None), reason
+            finish()
 
     def _judged(self, model: Lifted) -> tuple[float, float]:
         """Return the mean loss of the rows set aside, and its standard error."""

@@ -197,9 +197,13 @@ class Lifted(Prepared):
                     self._train(choice, problem, keeper, progress, on_step)
                 elif on_step is not None:  # now that the model is known to meet its bound
                     deque(map(on_step, problem.trace.steps), maxlen=0)
-                if search is not None:
-                    search.choose(self)
-                self._finish(choice.method, problem.seen, given, constraints, progress, on_step)
+                finish = partial(
+                    self._finish, choice.method, problem.seen, given, constraints, progress, on_step
+                )
+                if search is None:
+                    finish()
+                else:
+                    search.choose(self, finish)
         return self
 
     def _train(

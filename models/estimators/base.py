@@ -172,9 +172,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         train = partial(fit, rows=(X, y), sample_weight=weights)
         model = self._of_best_size((X, y, weights), outputs, train)
         if model is not None:
-            if search is not None:
-                search.choose(model)
-            hold(model, held, data[0], bool(self.verbose), None)
+            finish = partial(hold, model, held, data[0], bool(self.verbose), None)
+            if search is None:
+                finish()
+            else:
+                search.choose(model, finish)
         return model
 
     def _with_warranty(
