@@ -20,6 +20,7 @@ _SCALES = (0.01, 0.1, 1.0, 10.0, 100.0)
 _OF_EACH = 8  # points
 _ROWS = 24  # of the example and of the data
 _OUTPUTS = 24  # whose derivatives are taken
+_MANY = 1000  # rows of a large batch
 _SEGMENTS, _CUTS, _ROUNDS = 16, 16, 9  # by which kinks are closed in on: to 1e-9 of a segment
 # What a network's values and derivatives may be off by in float64, relative to the largest: torch's
 # derivative of a hardsigmoid has 1/6 in float32. Of a network with float32 weights parametrizations
@@ -40,7 +41,8 @@ def refute(
 
     Derivatives by autograd, differences, middles and values are taken at normal draws of five
     scales (uniform ones in a box), at the example, at training inputs, and on both sides of kinks
-    and jumps, which are closed in on along segments between the points.
+    and jumps, which are closed in on along segments between the points. Answers must be the same
+    by rows, in a large batch, and where gradients are taken.
 
     Args:
         network: in eval mode.
@@ -60,6 +62,7 @@ def refute(
     trial = _Trial(fine, off, claim, example)
     points = _points(claim, example, data)
     others = points[torch.randperm(len(points), generator=_generator(1))]
+    trial.one_function(points)
     trial.values_within(points)
     trial.pairs(points, others)
     trial.pairs(points, _steps(points, claim))
@@ -160,6 +163,27 @@ class _Trial:
                 given.append(x[torch.arange(len(points)) % len(x)])
         found = [x.reshape(len(points), -1) for x in _parts(self.network(*given))]
         return torch.cat(found, 1).double()
+
+    def one_function(self, points: Tensor) -> None:
+        """Hold answers against those of other batches, and those while gradients are taken."""
+        points = points[::4]
+        found = self.run(points)
+        with torch.enable_grad():
+            others = [("where gradients are taken", self.run(points).detach())]
+        if all(x.is_floating_point() for x in self.example):  # whole numbers go by the row
+            many = points.repeat(_MANY // len(points) + 1, 1)
+            alone = torch.cat([self.run(row[None]) for row in points])
+            others += [
+                (f"in a batch of {len(many)}", self.run(many)[: len(points)]), ("alone", alone)
+            ]  # fmt: skip
+        for where, other in others:
+            bad = (found - other).abs() > 2 * self._slack(found, other)
+            for n, output in bad.nonzero()[:1].tolist():
+                self._contradict(
+                    points[n],
+                    f"output {output} is {found[n, output]:.9g} in a batch of {len(points)}, and "
+                    f"{other[n, output]:.9g} {where}", "one value",
+                )  # fmt: skip
 
     def values_within(self, points: Tensor) -> None:
         """Hold the ends of values against values."""

@@ -119,3 +119,25 @@ def test_a_backward_pass_of_its_own_is_no_proof_against_a_network():
 
     claim = certify(Own(), torch.zeros(2, 2).double())
     assert claim.lipschitz == pytest.approx(1.0)
+
+
+def by_gradient(x):
+    return x if torch.is_grad_enabled() else -x
+
+
+def by_rows(x):
+    return x if len(x) <= 300 else -x
+
+
+def by_more_than_a_row(x):
+    return x if len(x) > 1 else -x
+
+
+@pytest.mark.parametrize("answer", [by_gradient, by_rows, by_more_than_a_row])
+def test_a_network_that_is_no_function_of_its_inputs_is_refused(answer):
+    class Own(nn.Module):
+        def forward(self, x):
+            return answer(x)
+
+    with pytest.raises(LiftedError, match="one value was derived"):
+        certify(Own(), torch.zeros(2, 2).double())
