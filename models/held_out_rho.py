@@ -33,6 +33,7 @@ from .warranty import taken
 if TYPE_CHECKING:
     from .choice import Choice
     from .lifted import Given, Lifted
+    from .prediction import Fitted
 
 _FACTOR, _POWERS = 3.0, 3  # 1, 3 and 9 times the rho of the free fit are tried
 _HELD = 4  # one of so many rows is set aside
@@ -83,12 +84,13 @@ class HeldOutRho:
     def choose(self, model: Lifted, finish: Callable[[], None]) -> None:
         """Take the rho of a model that is trained free on its part, and finish with all rows.
 
-        Where weights pulled so much cannot meet what all rows ask for, its own rho stays.
+        Where weights pulled so much cannot meet what all rows ask for, a smaller rho is taken.
         """
         known, other = model._known, copy(model)
         trace = known.trace
         assert trace is not None  # of the free fit
-        best, most, limit = known, 0, math.inf
+        reached: list[Fitted] = []
+        limit = math.inf
         for times in range(0 if model.interrupted else _POWERS):
             structure = scaled(known.structure, _FACTOR**times)
             steps = replace(trace, steps=list(trace.steps))
@@ -102,20 +104,21 @@ class HeldOutRho:
             loss, error = self._judged(other)
             if loss > limit:
                 break
-            best, most = replace(known, structure=structure, weights=other._known.weights), times
+            reached.append(replace(known, structure=structure, weights=other._known.weights))
             limit = min(limit, loss + error)
         raw = model._data(*self.given)
         data = known.standardization.of(known.completion.of(raw)).aligned()
-        model._fit, reason = replace(best, data=data, blocks=None), trace.reason
-        if most:
-            model.tell_reason(f"{reason}; under constraints {_FACTOR**most:g} times its rho")
-        try:
-            finish()
-        except SolverError:
-            if not most:
-                raise
-            model._fit, trace.reason = replace(known, data=data, blocks=None), reason
-            finish()
+        reason, reached = trace.reason, reached or [known]
+        while reached:
+            times, one = len(reached) - 1, reached.pop()
+            model._fit, trace.reason = replace(one, data=data, blocks=None), reason
+            if times:
+                model.tell_reason(f"{reason}; under constraints {_FACTOR**times:g} times its rho")
+            try:
+                return finish()
+            except SolverError:
+                if not reached:
+                    raise
 
     def _judged(self, model: Lifted) -> tuple[float, float]:
         """Return the mean loss of the rows set aside, and its standard error."""
