@@ -180,7 +180,7 @@ def test_noise_is_refused_where_it_cannot_be_zero() -> None:
     x, y = linear(30, 0.0)
     with pytest.raises(DataError, match="rows 3 and 30 have the same X"):
         LiftedRegressor(noise=0.0).fit(np.r_[x, x[3:4]], np.r_[y, y[3] + 0.1])
-    with pytest.raises(DataError, match=r"noise is 0\.0"):
+    with pytest.raises(DataError, match=r"noise is None to find it, 0\.0 of"):
         LiftedRegressor(noise=0.1).fit(x, y)
     for settings in ({"rho": 0.1}, {"loss": "huber"}, {"hidden_layer_sizes": (7,)}):
         with pytest.raises(DataError, match="without"):
