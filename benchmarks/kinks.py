@@ -112,8 +112,8 @@ def table(found: list[Record[Run]], numbers: range) -> list[str]:
     if best:
         near = sum(x <= 0.01 for x in best)
         middle, worst = f"{np.median(best):+.2%}", f"{max(best):+.2%}"
-        told = f"{near} of {len(best)} within 1 %; median {middle}, worst {worst}."
-        lines = [told, "", *lines, ""]
+        said = f"{near} of {len(best)} within 1 %; median {middle}, worst {worst}."
+        lines = [said, "", *lines, ""]
     return lines
 
 
