@@ -87,14 +87,21 @@ class Power:
 
     def moments(self, t: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation of y over t from N(t, spread^2), by quadrature."""
-        nodes, shares = np.polynomial.hermite_e.hermegauss(_POINTS)
-        parts = [self.quantile(t + float(node) * spread) for node in nodes]
-        weights = [float(share) for share in shares / shares.sum()]
-        mean = sum((w * part for w, part in zip(weights, parts, strict=True)), torch.zeros_like(t))
-        squares = (w * (part - mean).square() for w, part in zip(weights, parts, strict=True))
-        return mean, sum(squares, torch.zeros_like(t)).sqrt()
+        points, shares = normal_points(t, spread, _POINTS)
+        parts = self.quantile(points)
+        mean = (shares * parts).sum(0)
+        return mean, (shares * (parts - mean).square()).sum(0).sqrt()
 
     def log_slopes(self, y: Tensor) -> Tensor:
         """Return log dt / dy at targets, (..., units): log p(y) is log p(t) and this."""
         z = (y - self.center) / self.scale
         return (self.exponent - 1) * z.sign() * torch.log1p(z.abs()) - self.scale.log()
+
+
+def normal_points(center: Tensor, width: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return points of N(center, width^2), (count, ...), and their shares, by Gauss and Hermite."""
+    shape = (-1, *(1,) * center.ndim)
+    nodes, shares = (
+        center.new_tensor(x).view(shape) for x in np.polynomial.hermite_e.hermegauss(count)
+    )
+    return center + nodes * width, shares / shares.sum()

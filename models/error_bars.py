@@ -18,7 +18,7 @@ from liftednet.errors import DataError, DeclarationError, FitWarning, SolverErro
 from liftednet.layers.expression import TIME
 from liftednet.losses import Poisson, SquaredError
 from liftednet.network import Term, parameters_of
-from liftednet.power import Power
+from liftednet.power import Power, normal_points
 from liftednet.validation import is_integer, is_number
 
 from .block import Blocks
@@ -62,9 +62,8 @@ class Counts:
     @classmethod
     def around(cls, center: Tensor, width: Tensor) -> Counts:
         """Return the counts whose rates have logarithms from N(center, width^2)."""
-        nodes, shares = map(center.new_tensor, np.polynomial.hermite_e.hermegauss(_POINTS))
-        logarithms = center + nodes[:, None, None] * width
-        return cls(logarithms.clamp(max=_MOST).exp(), (shares / shares.sum())[:, None, None])
+        logarithms, shares = normal_points(center, width, _POINTS)
+        return cls(logarithms.clamp(max=_MOST).exp(), shares)
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Return mean and variance of the rates, (samples, outputs) each."""

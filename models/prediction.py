@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 Outputs = Tensor | tuple[Tensor, ...]
 
-# Two layers need a handful of sweeps; a longer chain converges linearly.
-
 
 @dataclass(frozen=True, eq=False)
 class Fitted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -52,9 +53,10 @@ _OF_OLDER_FILES = ("sweeps", "tolerance", "warm", "parts", "proximity", "spectra
 _OF_THE_FILE = (  # beside what a class takes
     "activations", "hidden", "graph", "learned", "last_only", "chosen", *_OF_OLDER_FILES,
 )  # fmt: skip
-# In the lines of networks, by versions before 1.0.
+# In the lines of networks, by versions before 1.0; names of users' classes may end likewise.
 _RENAMED = {"Turn(": "Reverse(", "Early(": "PadFirst(", "Late(": "DropFirst(",
     "early=": "initial_steps="}  # fmt: skip
+_BEFORE = re.compile(rf"\b(?:{'|'.join(map(re.escape, _RENAMED))})")
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
 _SOLVERS = ("Accelerated", "ClosedForm", "Dual", "FrankWolfe", "GeneralizedLinear",
     "NewtonOverTime", "NewtonStates", "Proximal", "ProximalWeights", "Ridge",
@@ -398,9 +400,10 @@ def _require_same_network(archive: Archive, network: Network) -> None:
         return
     if "layers" in about["graph"]:  # before files had lines; weights have met their shapes
         return
-    known: Any = about["graph"]
-    for before, now in _RENAMED.items():
-        known = {name: str(line).replace(before, now) for name, line in known.items()}
+    known = {
+        name: _BEFORE.sub(lambda found: _RENAMED[found[0]], str(line))
+        for name, line in about["graph"].items()
+    }
     if differs := difference(known, described_network(network)):
         where, was, given = differs
         raise DataError(

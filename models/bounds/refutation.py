@@ -21,7 +21,7 @@ _SCALES = (0.01, 0.1, 1.0, 10.0, 100.0)
 _OF_EACH = 8  # points
 _ROWS = 24  # of the example and of the data
 _OUTPUTS = 24  # whose derivatives are taken
-_MANY = 1000  # rows of a large batch
+_MANY, _NUMBERS = 1000, 4_000_000  # rows of a large batch, and numbers in it, but for kinks
 _SEGMENTS, _CUTS, _ROUNDS = 16, 16, 9  # by which kinks are closed in on: to 1e-9 of a segment
 # What a network's values and derivatives may be off by in float64, relative to the largest: torch's
 # derivative of a hardsigmoid has 1/6 in float32. Of a network with float32 weights parametrizations
@@ -173,7 +173,8 @@ class _Trial:
         with torch.enable_grad(), suppress(RuntimeError):  # of writes to one of several views
             others = [("where gradients are taken", self.run(points).detach())]
         if all(x.is_floating_point() for x in self.example):  # whole numbers go by the row
-            many = points.repeat(_MANY // len(points) + 1, 1)
+            rows = max(_SEGMENTS * _CUTS, min(_MANY, _NUMBERS // points.shape[1]))
+            many = points.repeat(rows // len(points) + 1, 1)
             alone = torch.cat([self.run(row[None]) for row in points])
             others += [
                 (f"in a batch of {len(many)}", self.run(many)[: len(points)]), ("alone", alone)

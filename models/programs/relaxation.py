@@ -76,7 +76,7 @@ class Relaxation:
     def _block(self, block: Block, u: Expression, low: Array, high: Array) -> Any:
         each = [np.flatnonzero(block.which == number) for number in range(len(block.curves))]
         bounds = block.by_curve(
-            lambda curve, *u: torch.stack(curve.values(*map(torch.from_numpy, u))).numpy(),
+            lambda curve, *ends: torch.stack(curve.values(*map(torch.from_numpy, ends))).numpy(),
             low,
             high,
         )

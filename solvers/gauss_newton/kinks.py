@@ -52,7 +52,7 @@ def across_kinks(
     from .steps import Taken
 
     pays = len(forward.pulls) * processes.total_of(forward.samples) <= _MOST_WORK
-    rounds = min(1, len(forward.hidden)) + max(0, len(forward.hidden) - 2)
+    rounds = max(min(1, len(forward.hidden)), len(forward.hidden) - 1)
     last = 1 + (_EXCHANGES * rounds if pays else 0)
     while number <= last:
         inside = 0 < number < last
