@@ -203,7 +203,7 @@ def _attempt(statement: cp.Problem, backend: str, options: dict[str, Any]) -> st
             statement.solve(solver=backend, **{"warm_start": False, **options})
     except cp.error.SolverError as error:
         return str(error)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # the second of SCS before 3.3
         raise DeclarationError(
             f"{backend} does not take the options {options}: {error}."
         ) from error
