@@ -25,12 +25,7 @@ from benchmarks.papers.networks import (
 from liftednet.errors import DataError
 
 
-@given(
-    steps=st.integers(1, 12),
-    seed=st.integers(0, 1000),
-    relu=st.booleans(),
-    dense=st.booleans(),
-)
+@given(steps=st.integers(1, 12), seed=st.integers(0, 1000), relu=st.booleans(), dense=st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_scans_and_their_gradients_are_those_of_the_loop(
     steps: int, seed: int, relu: bool, dense: bool

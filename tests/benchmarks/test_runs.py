@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.report import (
-    Table,
-    write_report,
-)
+from benchmarks.harness.report import Table, write_report
 from benchmarks.harness.runs import Record, best_rate, finished, matching, run_all
 
 

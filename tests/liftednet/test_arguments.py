@@ -16,12 +16,7 @@ from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit
 from liftednet.solvers import solve
 from liftednet.solvers.dual import Dual
-from liftednet.validation import (
-    require_device,
-    require_finite,
-    require_positive,
-    require_seed,
-)
+from liftednet.validation import require_device, require_finite, require_positive, require_seed
 
 U = torch.linspace(-1.0, 1.0, 12, dtype=torch.float64).reshape(4, 3)
 

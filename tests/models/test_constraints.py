@@ -9,13 +9,7 @@ import pytest
 import torch
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
-from liftednet import (
-    LiftedClassifier,
-    LiftedRegressor,
-    LiftedSequenceClassifier,
-    Network,
-    to_torch,
-)
+from liftednet import LiftedClassifier, LiftedRegressor, LiftedSequenceClassifier, Network, to_torch
 from liftednet.activations import ReLU, Tanh
 from liftednet.constraints import (
     Bounds,

@@ -86,10 +86,7 @@ def test_a_path_is_drawn_with_what_its_steps_have() -> None:
     assert isinstance(found.figure_, Figure) and found.ax_.get_xscale() == "log"
     lines = [line for axes in found.figure_.axes for line in axes.lines]
     dotted = [np.asarray(line.get_xdata()) for line in lines if line.get_linestyle() == ":"]
-    assert {float(at[0]) for at in dotted if len(at) == 2} == {
-        0.1,
-        1.0,
-    }
+    assert {float(at[0]) for at in dotted if len(at) == 2} == {0.1, 1.0}
 
 
 def test_a_certificate_is_drawn_with_its_ranges() -> None:

@@ -67,10 +67,7 @@ def test_labels_of_any_type_come_back():
 
 def test_a_pipeline_and_a_search_over_it():
     pipeline = make_pipeline(StandardScaler(), LiftedClassifier(**LEARNING, activation="logistic"))
-    grid = {
-        "liftedclassifier__rho": [1e-3, 1e3],
-        "liftedclassifier__hidden_layer_sizes": [(4,), 8],
-    }
+    grid = {"liftedclassifier__rho": [1e-3, 1e3], "liftedclassifier__hidden_layer_sizes": [(4,), 8]}
     search = GridSearchCV(pipeline, grid, cv=2, error_score="raise").fit(X, NAMES)
     assert search.best_params_["liftedclassifier__rho"] == 1e-3
     assert search.score(X, NAMES) > 0.9

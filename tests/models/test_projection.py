@@ -97,10 +97,7 @@ def test_a_regressor_and_its_file_are_within_them_at_any_input(tmp_path) -> None
         load(path, within=[Bounds(lower=0)])
 
 
-ODDS = [
-    Linear([1, -1, 0], lower=0.0, upper=np.log(4)),
-    Linear([0, 1, -1], lower=-1.0, upper=0.0),
-]
+ODDS = [Linear([1, -1, 0], lower=0.0, upper=np.log(4)), Linear([0, 1, -1], lower=-1.0, upper=0.0)]
 LABELS = (X[:, 1] > X[:, 2]).astype(int) + (X[:, 3] > 0.5)
 
 

@@ -149,13 +149,7 @@ def test_ridge_is_least_squares_on_the_stacked_system(
 
 
 @given(
-    samples=SIZES,
-    inputs=SIZES,
-    kind=KINDS,
-    rho=SCALES,
-    lam=SCALES,
-    hard=st.booleans(),
-    seed=SEEDS,
+    samples=SIZES, inputs=SIZES, kind=KINDS, rho=SCALES, lam=SCALES, hard=st.booleans(), seed=SEEDS
 )
 @example(samples=2, inputs=1, kind="rank one", rho=1e-8, lam=1e8, hard=True, seed=0)
 @example(samples=5, inputs=9, kind="plain", rho=1e-8, lam=1e8, hard=True, seed=154425668)

@@ -101,9 +101,7 @@ def test_targets_outside_the_domain_of_a_tight_divergence_are_refused() -> None:
 
 
 def test_every_solver_names_what_keeps_it_from_a_problem() -> None:
-    problems: list[Any] = [
-        weight_fit(tight(activations.Sign()), torch.float64),
-    ]
+    problems: list[Any] = [weight_fit(tight(activations.Sign()), torch.float64)]
     for name in solver_names():
         for problem in problems:
             if name != "reference":

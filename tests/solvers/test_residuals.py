@@ -27,14 +27,7 @@ from liftednet.problems import (
 )
 from liftednet.problems.priors import BoxedStates
 from liftednet.solvers import solve
-from tests.solvers.registry import (
-    ACTIVATIONS,
-    CASES,
-    Case,
-    link,
-    state_fit,
-    weight_fit,
-)
+from tests.solvers.registry import ACTIVATIONS, CASES, Case, link, state_fit, weight_fit
 
 SMOOTH = [a for a in ACTIVATIONS if a.lipschitz is not None]
 
@@ -130,9 +123,7 @@ def test_state_objective_is_the_written_sum(generator: torch.Generator) -> None:
 
 
 @pytest.mark.parametrize("last", [[0.3] * 4, [-0.1, 0.4, 0.4, 0.3], [0.0, 0.4, 0.3, 0.3]])
-def test_outputs_off_the_simplex_or_zero_below_a_target_are_no_solutions(
-    last: list[float],
-) -> None:
+def test_outputs_off_the_simplex_or_zero_below_a_target_are_no_solutions(last: list[float]) -> None:
     z = torch.tensor([[0.25] * 4, last], dtype=torch.float64)
     y = torch.eye(4, dtype=torch.float64)[[1, 0]]
     u = torch.zeros(2, 4, dtype=torch.float64)

@@ -44,10 +44,7 @@ SINGLE: list[Penalty] = [
 ]
 PAIRS: list[Penalty] = [one + other for one, other in combinations(SINGLE, 2)]
 SIGNS = torch.tensor([[1.0, -1, 0], [0, 0, 0], [-1, -1, 1], [1, 1, 1]])
-LINEAR: list[Penalty] = [
-    Signs(SIGNS),
-    FixedZeros(SIGNS),
-]
+LINEAR: list[Penalty] = [Signs(SIGNS), FixedZeros(SIGNS)]
 NOT_CONVEX: list[Penalty] = [Orthogonal()]
 LONG: list[Penalty] = [
     RowNorm(0.7) + GroupLasso(0.1) + Nonnegative(0.1) + L1(0.1) + SquaredFrobenius(0.2, CENTER),

@@ -13,14 +13,7 @@ import torch
 from scipy.optimize import linprog
 from torch import nn
 
-from liftednet import (
-    LiftedClassifier,
-    LiftedRegressor,
-    Network,
-    optimize,
-    to_cvxpy,
-    to_torch,
-)
+from liftednet import LiftedClassifier, LiftedRegressor, Network, optimize, to_cvxpy, to_torch
 from liftednet.activations import ELU, ReLU, Softplus
 from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.layers import dense

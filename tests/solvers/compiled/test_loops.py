@@ -73,9 +73,7 @@ def outputs(dtype: torch.dtype, samples: int = SAMPLES) -> tuple[OutputFit, Tens
 
 
 @pytest.mark.parametrize("solver", ["compiled-newton", "dual", "proximal"])
-def test_bounds_that_float32_rounds_are_kept_by_states_at_them(
-    solver: str,
-) -> None:
+def test_bounds_that_float32_rounds_are_kept_by_states_at_them(solver: str) -> None:
     for activation in (activations.Clipped(-0.1, 0.3), Bounded(activations.LeakyReLU(), -0.1, 0.3)):
         found = solve(states(activation, torch.float32), solver)
         exact = solve(states(activation, torch.float64), solver)

@@ -14,11 +14,7 @@ from torch import Tensor, nn
 from benchmarks.papers.networks import CellRecurrence, SequenceModel
 from benchmarks.papers.through_time import temporal_norms
 from liftednet.errors import DataError, SolverError
-from liftednet.solvers.gradient import (
-    TemporalParts,
-    TemporalSimplexDescent,
-    simplex_weights,
-)
+from liftednet.solvers.gradient import TemporalParts, TemporalSimplexDescent, simplex_weights
 
 
 class TwoLayerCell(nn.Module):
