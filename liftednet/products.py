@@ -72,6 +72,15 @@ def add_square(total: Tensor, rows: Tensor) -> None:
         sums += blas.ssyrk(1.0, turned, lower=True)
 
 
+def square_of_rows(rows: Tensor) -> Tensor:
+    """Return X X', (rows, rows), of X (rows, columns) in float64."""
+    if rows.device.type != "cpu":
+        return rows @ rows.T
+    found = rows.numpy()
+    with threads(rows.numel() * len(rows)):
+        return torch.from_numpy(found @ found.T)  # half the operations of any two matrices
+
+
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Add left'right, multiplied in their own type, to a total in float64."""
     if total.device.type != "cpu":

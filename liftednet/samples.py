@@ -246,11 +246,10 @@ class Design:
         if self.samples > _LOOK:
             rows = rows[:: -(-self.samples // _LOOK)]
         rows = rows.double()
-        count = rows.new_full((1,), len(rows))
-        count, mean, square = processes.total(count, rows.sum(0), rows.square().sum(0))
-        mean, square = mean / count, square / count
-        far = (1 + 1 / _FAR**2) * mean.square() > square  # their difference is the variance
-        return mean.where(far, 0.0) if bool(far.any()) else None
+        count = processes.total_of(len(rows))
+        total, square = processes.total(rows.sum(0), rows.square().sum(0))
+        far = (1 + 1 / _FAR**2) * total.square() > square * count  # the variance, but for m^2
+        return (total / count).where(far, 0.0) if bool(far.any()) else None
 
     @cached_property
     def shifted(self) -> Tensor:

@@ -60,14 +60,14 @@ def _factored(problem: WeightFit, previous: Factor | None) -> Factor:
     if previous is not None and (previous.design, previous.curvature, previous.rho) == data:
         return previous
     if design.wide:
-        inputs = design.shifted.double()
-        centered = inputs - inputs.mean(0) if design.bias else inputs
-        system = centered.new_zeros(design.samples, design.samples)
-        products.add_square(system, centered.T.contiguous())
+        system = products.square_of_rows(design.shifted.double())
+        if design.bias:
+            mean = system.mean(0)
+            system += mean.mean() - mean - mean.unsqueeze(1)
         system.diagonal().add_(2 * rho / curvature)
     else:
         system = curvature * design.gram
-        system.diagonal()[: design.features] += 2 * rho
+        system.diagonal()[: design.features].add_(2 * rho)
     lower, minor = products.factored(system)
     if minor != 0:
         raise SolverError(
@@ -193,8 +193,8 @@ def _from_samples(problem: WeightFit, system: Factor) -> Tensor:
     shift = left.new_zeros(()) if center is None else center.to(left)
     if center is not None:
         left = left - inputs @ shift
+    mean = left.mean(0) if design.bias else left.new_zeros(())
+    move = (system.solve(left - mean).T @ inputs).T  # of samples whose sum is 0: X need no center
     if not design.bias:
-        return inputs.T @ system.solve(left) + shift
-    mean, middle = left.mean(0), inputs.mean(0)
-    move = (inputs - middle).T @ system.solve(left - mean)
-    return torch.cat([move + shift, (mean - middle @ move).unsqueeze(0)])
+        return move + shift
+    return torch.cat([move + shift, (mean - inputs.mean(0) @ move).unsqueeze(0)])

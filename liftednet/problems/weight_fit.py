@@ -163,6 +163,8 @@ class WeightFit(Fit[Weights]):
         """[X - shift, 1]' times what a quadratic divergence pulls to, less c = phi(0)."""
         assert isinstance(self.divergence, Joint)
         offset = self.divergence.offset(self.cross)
+        if not bool(offset.any()):
+            return self.cross
         return self.cross - torch.outer(self.design.centered.total, offset)
 
     @property
@@ -206,32 +208,35 @@ class WeightFit(Fit[Weights]):
         gradient = self.lam * (slope - self.cross)
         judgement = self._judged(weight, gradient)
         violation = torch.cat([judgement.violation, gradient[len(weight) :]])
-        lost = self._lost(weight, violation, gradient)
-        if value.bias is not None:
-            violation = torch.sub(violation.abs(), self._rounding(value.bias)).clamp_(min=0)
-        terms = weight.abs() * (slope.abs() + self.cross.abs())[: len(weight)]
-        found = [link, self.penalty.value(weight), lost, (stacked * self.cross).abs().sum()]
-        found.append(terms.sum())
+        lost, hidden = self._lost(weight, violation, gradient), (stacked * self.cross).abs().sum()
+        found = [link, self.penalty.value(weight), lost, hidden]
         found += [part.abs().max() for part in (slope, self.cross, violation)]
-        link, paid, lost, hidden, terms, *largest = torch.stack(found).tolist()
+        link, paid, lost, hidden, *largest = torch.stack(found).tolist()
         objective, scale = self.lam * link + paid, self.lam * max(largest[:2]) or 1.0
-        residual = max(largest[2] / scale, self.across_mean(violation))
+        residual = largest[2] / scale
+        if value.bias is not None and residual > _ROUNDED:
+            off = torch.sub(violation.abs(), self._rounding(value.bias))
+            residual = max(float(off.max()), 0.0) / scale
+        residual = max(residual, self.across_mean(violation))
         if not self.design.exact:
             residual += self._unseen(stacked) / scale
         hidden *= self.design.rounding * self.lam
         size = self.lam * self.design.mass + abs(objective)
         if judgement.gap > 0:
-            bounded = isfinite(self.penalty.reach)
-            against = max(self.lam * terms + paid, _UNSEEN * size) if bounded else size
+            against = size
+            if isfinite(self.penalty.reach):
+                terms = weight.abs() * (slope.abs() + self.cross.abs())[: len(weight)]
+                against = max(self.lam * float(terms.sum()) + paid, _UNSEEN * size)
             residual = max(residual, judgement.gap / against)
         worst = max(residual, hidden / size, lost / size)  # which passes over what is no number
         if isnan(hidden + lost + sum(largest)):
             return Measure(objective, torch.nan)
         if worst < NEAR and self.small:
-            worst = max(worst, self._hidden(stacked, gradient, worst * size) / size)
+            told = worst * size
+            worst = max(worst, self._hidden(stacked, gradient, violation, told) / size)
         return Measure(objective, worst)
 
-    def _hidden(self, stacked: Tensor, gradient: Tensor, told: float) -> float:
+    def _hidden(self, stacked: Tensor, gradient: Tensor, violation: Tensor, told: float) -> float:
         """Return by how much the objective may still fall, or `told` where that is no less.
 
         With g a subgradient and H the Hessian it is nowhere lower than g'H^-1 g / 2 (exactly where
@@ -241,6 +246,10 @@ class WeightFit(Fit[Weights]):
         as CVXPY has them.
         """
         rows, curvature, penalty = self.design.features, self.penalty.curvature, self.penalty
+        if penalty.smooth and self.divergence.quadratic:  # as it mostly is, by far
+            least = min(curvature, self._steepest)
+            if float(violation.square().sum()) <= 2 * least * told:
+                return told
         targets = self.targets.double()
         rounded = self.divergence.nearest_target(targets) - targets
         if processes.largest([float(rounded.any())]).any():  # on one process: all form the sum
@@ -290,13 +299,16 @@ class WeightFit(Fit[Weights]):
         gain alone, in whatever units an input is, and all of n rows together 1 / n of their sum.
         """
         assert self.divergence.smoothness is not None  # measured only for smooth divergences
-        steep = self.lam * self.divergence.smoothness * self.design.centered.squares.unsqueeze(1)
-        off, rows = violation.clone(), len(weight)
+        curved = self.lam * self.divergence.smoothness * self.design.centered.squares
+        off, rows, steep = violation, len(weight), curved.unsqueeze(1)
         if self.penalty.by_rows:
-            steep[:rows] += self.penalty.curvature
-            off[:rows] = self.penalty.stationarity(weight, gradient[:rows], steep[:rows])
+            steep[:rows].add_(self.penalty.curvature)
+        if self.penalty.by_rows and not self.penalty.smooth:
+            own = self.penalty.stationarity(weight, gradient[:rows], steep[:rows])
+            off = torch.cat([own, violation[rows:]])
         gains = (off.square() / (2 * steep.clamp(min=_TINY))).sum(1)
-        return torch.stack([gains[:rows].sum() / max(rows, 1), *gains[rows:]]).max()
+        together = gains[:rows].mean()
+        return torch.maximum(together, gains[-1]) if self.design.bias else together
 
     def _rounding(self, bias: Tensor) -> Tensor:
         """Return what the rounding of b to its type may bring to the gradient.
@@ -380,24 +392,31 @@ class WeightFit(Fit[Weights]):
         asked = self.asked  # before the Gram matrix, for one pass makes both
         curved = self.divergence.smoothness * (self.design.centered.gram @ stacked)
         value = (stacked * torch.sub(curved, asked, alpha=2)).sum() / 2
-        return value + self.constant, curved + (self.cross - asked)
+        slope = curved if asked is self.cross else curved + (self.cross - asked)
+        return value + self.constant, slope
 
     def _pass(self, stacked: Tensor, valued: bool) -> tuple[Tensor, Tensor]:
         """Return sum R(u) - <u, V> and X'grad R(u) in one pass over the samples.
 
         Of a quadratic R it is X'(grad R(u) - L C), for `cross` is without L C, too.
         """
-        value, slope = stacked.new_zeros(()), torch.zeros_like(stacked)
+        crossed = "cross" in self.__dict__
+        value, units = stacked.new_zeros(()), self.units
+        sums = stacked.new_zeros(units if crossed else 2 * units, len(stacked))
         for part, chunk, u in self.pre_activations(stacked):
             target = self.targets[part].double()
             if valued:  # the logarithms of R take longer than its gradient
                 value += self._summed(u, target, part)
-            push = self.divergence.link_gradient(u)
+            push, pulled = self.divergence.link_gradient(u), target
             if self.pulled is not self.targets:
-                push = push - target + self.pulled[part].double()
-            slope += (self.design.weighed(push, part).T @ chunk).T  # faster than chunk' push
-        value, slope = processes.total(value, slope)
-        return value, slope
+                pulled = self.pulled[part].double()
+                push = push - target + pulled
+            rows = push if crossed else torch.cat([push, pulled], 1)
+            sums += self.design.weighed(rows, part).T @ chunk  # faster than chunk' push
+        value, sums = processes.total(value, sums)
+        if not crossed:
+            self.__dict__["cross"] = sums[units:].T  # in the same pass
+        return value, sums[:units].T
 
     def _link_value(self, stacked: Tensor) -> Tensor:
         value = stacked.new_zeros(())
