@@ -1,0 +1,376 @@
+"""Rows of the table of units by themselves: closed forms of every call, reached and not left."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+
+from liftednet.errors import DeclarationError
+from liftednet.models.bounds import curves, units
+from liftednet.models.bounds.units import OTHER, Units, steepest
+
+INF = math.inf
+
+
+def made(*ends):
+    """Return a table and its inputs between ends."""
+    low, high = torch.tensor(ends, dtype=torch.float64).T
+    table = Units(len(ends))
+    return table, table.variables(low, high)
+
+
+def matrix(*rows):
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def vector(*entries):
+    return torch.tensor(entries, dtype=torch.float64)
+
+
+def near(found, wanted):
+    """Return whether a bound is no less than what it bounds, and hardly more."""
+    return wanted <= found <= wanted * (1 + 1e-8)
+
+
+def same(found, wanted):
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+def zeros(n):
+    return torch.zeros(n, dtype=torch.float64)
+
+
+def test_units_together_are_as_steep_as_their_largest_blocks():
+    table, x = made(*3 * [(-INF, INF)])
+    twice = table.affine(x[None], 2 * torch.eye(3).double())[0]
+    assert near(table.joint(x), 1.0)
+    assert near(table.joint(x[[0, 1, 0]]), math.sqrt(2))
+    assert near(table.joint(x, vector(2.0, 3.0, -1.0)), 3.0)
+    assert near(table.joint(x[[0, 0, 1]], vector(3.0, 4.0, 2.0)), 5.0)
+    assert near(table.joint(torch.cat([x, twice])), math.hypot(1, 2))
+    assert table.joint(table.constants(vector(7.0, -2.0))) == 0
+    lost = torch.tensor([table.unknown("a reason")])
+    assert table.joint(lost) == INF and table.joint(lost, vector(0.0)) == 0
+
+
+def test_a_matrix_is_as_steep_as_the_least_of_three_bounds_says():
+    table, x = made((-1.0, 1.0), (-1.0, 1.0), (-1.0, 1.0))
+    steep = table.affine(x[None], 100 * torch.eye(3).double())[0]
+    apart = table.affine(torch.stack([steep[:1], x[:1]], 1), matrix([0.01], [1.0]))
+    assert near(table.joint(apart), 2.0)  # |A_1| 100 + |A_2|, not |A| hypot(100, 1)
+    one = table.affine(torch.stack([steep[:1], x[:1]], 1), matrix([0.0], [1.0]))
+    assert near(table.joint(one), 1.0)
+    windows = table.affine(x[torch.tensor([[0, 1], [1, 2]])], matrix([1.0], [1.0]))
+    assert near(table.joint(windows), math.sqrt(3))  # of the 3 x 2 matrix of both rows
+    assert table.joint(table.affine(x[None], torch.zeros(3, 2).double())) == 0
+    both = table.affine(x[None], matrix([1.0, 2.0], [0.0, -1.0], [3.0, 0.5]), vector(4.0, -1.0))[0]
+    same(table.low[both, :-1], matrix([1.0, 0.0, 3.0], [2.0, -1.0, 0.5]))
+    same(table.high[both, :-1], matrix([1.0, 0.0, 3.0], [2.0, -1.0, 0.5]))
+    assert table.low[both[0], 1] == 0 == table.high[both[0], 1]  # to the last bit
+    same(table.span(both)[0], vector(0.0, -4.5))
+    same(table.span(both)[1], vector(8.0, 2.5))
+
+
+def test_sums_add_ends_by_the_signs_of_their_factors():
+    table, x = made((-1.0, 2.0), (0.5, 3.0), (-4.0, 0.0))
+    below = torch.stack([x[[0, 1]], x[[1, 2]]], 1)
+    found = table.sums(below, matrix([2.0, -3.0], [-1.0, 4.0]), vector(1.0, -2.0), zeros(2))
+    wanted = matrix([2.0, -3.0, 0.0], [0.0, -1.0, 4.0])
+    same(table.low[found, :-1], wanted)
+    same(table.high[found, :-1], wanted)
+    same(table.span(found)[0], vector(-2 - 9 + 1.0, -3 - 16 - 2.0))
+    same(table.span(found)[1], vector(4 - 1.5 + 1.0, -0.5 - 2.0))
+    assert near(table.joint(found), 2.0 + 4.0)  # the largest factor of each place
+    loose = table.sums(x[:1, None], matrix([1.0]), vector(0.0), vector(0.25))
+    same(torch.stack(table.span(loose)), matrix([-1.25], [2.25]))
+    endless = table.sums(x[:1, None], matrix([1.0]), vector(INF), zeros(1))
+    assert [float(end) for end in table.span(endless)] == [-INF, INF]
+    assert not table.convex[endless] and not table.concave[endless]
+
+
+def test_a_product_has_the_slopes_and_values_of_its_corners():
+    table, x = made((-1.0, 2.0), (0.5, 3.0))
+    found = table.product(x[:1], x[1:])
+    same(table.low[found], matrix([0.5, -1.0, -3.0]))
+    same(table.high[found], matrix([3.0, 2.0, 6.0]))
+    assert near(table.joint(found), 3.0 + 2.0)
+    assert not table.convex[found] and not table.concave[found]
+
+
+def test_shares_move_by_a_quarter_of_what_raises_and_lowers_them():
+    table, x = made((-1.0, 1.0), (-1.0, 1.0))
+    a = matrix([2.0, -1.0, 0.5], [0.0, 3.0, -4.0])
+    scores = table.affine(x[None], a)
+    share, logs = table.softmax(scores)[0], table.log_softmax(scores)[0]
+    rise, fall = a.clamp(min=0), (-a).clamp(min=0)
+    most = (rise + fall.sum(1, keepdim=True) - fall) / 4
+    least = -(fall + rise.sum(1, keepdim=True) - rise) / 4
+    same(table.high[share, :-1], most.T)
+    same(table.low[share, :-1], least.T)
+    assert table.span(share)[0].eq(0).all() and table.span(share)[1].eq(1).all()
+    norm = float(torch.linalg.matrix_norm(a, 2))
+    assert near(table.joint(share), norm / 2)
+    # (log p_k)' is u_k' less a mean of all u_j'
+    same(table.low[logs, :-1], (a - a.amax(1, keepdim=True)).T)
+    same(table.high[logs, :-1], (a - a.amin(1, keepdim=True)).T)
+    assert table.span(logs)[0].eq(-INF).all() and table.span(logs)[1].eq(0).all()
+    assert near(table.joint(logs), (1 + math.sqrt(3)) * norm)
+    assert table.concave[logs].all() and not table.convex[torch.cat([share, logs])].any()
+    assert not table.concave[share].any()
+    bent = table.bent(x, curves.EXPONENTIAL)
+    assert not table.concave[table.log_softmax(bent[None])].any()
+    lone = table.softmax(x[:1, None])[0]
+    assert table.joint(lone) == 0 and table.low[lone].equal(matrix([0.0, 0.0, 1.0]))
+    assert table.high[lone].equal(matrix([0.0, 0.0, 1.0]))
+
+
+def test_the_largest_has_the_ends_of_all():
+    table, x = made((-1.0, 2.0), (0.5, 3.0))
+    turned = table.affine(x[None], matrix([1.0, 0.0], [0.0, -2.0]))
+    found, soft = table.largest(turned), table.largest(turned, 0.7)
+    same(table.low[found], matrix([0.0, -2.0, -1.0]))
+    same(table.high[found], matrix([1.0, 0.0, 2.0]))
+    same(table.high[soft], matrix([1.0, 0.0, 2.7]))
+    assert near(table.joint(found), 2.0)
+    assert table.convex[found] and not table.concave[found]
+    concave = table.bent(x, curves.LOGSIGMOID)
+    assert not table.convex[table.largest(torch.stack([x[:1], concave[:1]], 1))]
+
+
+def test_a_projection_moves_within_its_limits_and_what_they_hold_together():
+    """J of a bound is 0 or 1; of an order u_1 <= u_2 half of both, or of one itself."""
+    table, x = made(*3 * [(-INF, INF)])
+    steep = table.affine(x[None], torch.diag(vector(2.0, -4.0, 1.0)))
+    some, none = torch.tensor([True]), torch.tensor([False])
+    bound = table.projected(steep, matrix([1.0, 0.0, 0.0]), some, none)[0]
+    same(table.low[bound, :-1], torch.diag(vector(0.0, -4.0, 1.0)))
+    same(table.high[bound, :-1], torch.diag(vector(2.0, -4.0, 1.0)))
+    assert table.convex[bound].all()  # max(u, l)
+    assert table.concave[bound].tolist() == [False, True, True]
+    capped = table.projected(steep, matrix([1.0, 0.0, 0.0]), none, some)[0]
+    assert table.concave[capped].all()
+    assert table.convex[capped].tolist() == [False, True, True]
+    below = table.projected(steep, matrix([-1.0, 0.0, 0.0]), some, none)[0]  # u <= -l
+    assert table.convex[below].tolist() == [False, True, True] and table.concave[below].all()
+    order = table.projected(steep, matrix([1.0, -1.0, 0.0]), none, some)[0]
+    same(table.low[order, :-1], matrix([0.0, -2.0, 0.0], [0.0, -4.0, 0.0], [0.0, 0.0, 1.0]))
+    same(table.high[order, :-1], matrix([2.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]))
+    assert table.convex[order].tolist() == table.concave[order].tolist() == [False, False, True]
+    total = table.projected(steep, matrix([1.0, 1.0, 0.0]), some, some)[0]
+    same(table.low[total, :-1], matrix([0.0, -2.0, 0.0], [-1.0, -4.0, 0.0], [0.0, 0.0, 1.0]))
+    same(table.high[total, :-1], matrix([2.0, 2.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]))
+    assert table.joint(bound) <= 4 * (1 + 1e-8)  # nearest points are no farther apart
+    chain = table.projected(
+        steep, matrix([1.0, -1.0, 0.0], [0.0, 1.0, -1.0]), none.expand(2), some.expand(2)
+    )[0]
+    assert table.high[chain[0], 2] == pytest.approx(0.5)  # by the second unit, with the third
+
+
+LINE, CUP, CAP = (True, True), (True, False), (False, True)
+BENDS = {
+    "a rising cup of a line": (curves.EXPONENTIAL, LINE, CUP),
+    "a rising cap of a line": (curves.LOGSIGMOID, LINE, CAP),
+    "a rising cup of a cup": (curves.EXPONENTIAL, CUP, CUP),
+    "a rising cup of a cap": (curves.EXPONENTIAL, CAP, (False, False)),
+    "a rising cap of a cap": (curves.LOGSIGMOID, CAP, CAP),
+    "a rising cap of a cup": (curves.LOGSIGMOID, CUP, (False, False)),
+    "a falling cup of a cap": (curves.SQUARE, CAP, CUP),  # which is negative
+    "a rising cup of what is positive": (curves.SQUARE, CUP, CUP),
+    "neither of a line": (curves.TANH, LINE, (False, False)),
+    "a line of a cup": (curves.clipped(0.0, None), CUP, CUP),  # inside of its range
+    "another line of a cap": (curves.leaky(0.5), CAP, CAP),
+}
+
+
+@pytest.mark.parametrize("name", BENDS)
+def test_maps_of_units_bend_as_their_composition(name):
+    """exp(x) is between e^-1 and e^2, and its negative below 0."""
+    curve, below, wanted = BENDS[name]
+    table, x = made((-1.0, 2.0))
+    cup = table.bent(x, curves.EXPONENTIAL)
+    cap = table.affine(cup[None], matrix([-1.0]))[0]
+    given = {LINE: x, CUP: cup, CAP: cap}[below]
+    found = table.bent(given, curve)
+    assert (bool(table.convex[found]), bool(table.concave[found])) == wanted
+    grid = torch.linspace(-1, 2, 301, dtype=torch.float64)
+    values = curve.forward({LINE: grid, CUP: grid.exp(), CAP: -grid.exp()}[below])
+    bend = values[2:] - 2 * values[1:-1] + values[:-2]
+    assert not wanted[0] or bool((bend >= -1e-12).all())
+    assert not wanted[1] or bool((bend <= 1e-12).all())
+    assert near(table.joint(found), float(table.high[found, :-1].abs().max())) or below != LINE
+
+
+def test_convex_units_stay_so_by_the_signs_of_a_matrix():
+    table, x = made((-1.0, 2.0))
+    cup = table.bent(x, curves.EXPONENTIAL)
+    cap = table.bent(x, curves.LOGSIGMOID)
+    below = torch.stack([x, cup, cap], 1)
+    columns = matrix([1.0, -1.0, 1.0, -1.0, 1.0], [0.0, 2.0, -2.0, 0.0, 1.0],
+                     [0.0, 0.0, 0.0, 3.0, 1.0])  # fmt: skip
+    wanted = [LINE, CUP, CAP, CAP, (False, False)]
+    found = table.affine(below, columns)[0]
+    row = table.sums(below.expand(5, 3), columns.T, zeros(5), zeros(5))
+    for each in (found, row):
+        flags = zip(table.convex[each].tolist(), table.concave[each].tolist(), strict=True)
+        assert list(flags) == wanted
+
+
+def test_what_is_unknown_stays_so_with_its_reason():
+    table, x = made((-1.0, 1.0))
+    lost = torch.tensor([table.unknown("a reason")])
+    both = torch.stack([x, lost], 1)
+    kept = [
+        table.affine(both, matrix([1.0], [2.0])), table.sums(both, matrix([1.0, -2.0]),
+        zeros(1), zeros(1)), table.product(x, lost), table.largest(both), table.softmax(both),
+        table.log_softmax(both), table.bent(lost, curves.TANH),
+        table.projected(both, matrix([1.0, 1.0]), torch.tensor([True]), torch.tensor([True])),
+    ]  # fmt: skip
+    for found in kept:
+        assert [table.reasons[n] for n in table.reason[found.flatten()]] == [
+            "a reason"
+        ] * found.numel()
+    for found in (
+        table.affine(both, matrix([1.0], [0.0])), table.bent(lost, curves.leaky(0.0), curves.LINE,
+        which=torch.tensor([0])), table.sums(both, matrix([1.0, 0.0]), zeros(1), zeros(1)),
+    ):  # fmt: skip
+        assert not table.low[found].isnan().any()
+    assert not table.reason[table.affine(both, matrix([1.0], [0.0]))].any()
+    again = table.unknown("a reason")
+    assert again == int(lost) and len(table.reasons) == 2
+    bad = table.affine(x[None], matrix([INF]))
+    assert "not finite" in table.reasons[int(table.reason[bad])]
+    bad = table.sums(x[None], matrix([math.nan]), zeros(1), zeros(1))
+    assert "not finite" in table.reasons[int(table.reason[bad])]
+
+
+def test_rows_of_other_samples_are_theirs_and_of_both_unknown():
+    table, x = made((-1.0, 1.0), (-1.0, 1.0))
+    fixed = table.constants(vector(3.0))
+    below = torch.stack([x, torch.tensor([OTHER, OTHER]), torch.cat([x[:1], fixed])])
+    below[2, 0] = OTHER
+    found = table.affine(below, matrix([1.0], [1.0]))[:, 0]
+    assert found[1] == OTHER == found[2] and found[0] != OTHER
+    mixed = table.affine(torch.tensor([[int(x[0]), OTHER]]), matrix([1.0], [1.0]))
+    assert "mixes samples" in table.reasons[int(table.reason[mixed])]
+    assert table.constant(fixed) and not table.constant(x)
+    assert not table.constant(torch.tensor([OTHER]))
+    assert table.values(fixed) == 3.0
+
+
+def test_constants_that_are_no_numbers_have_no_ends():
+    table, _ = made((-1.0, 1.0))
+    found = table.constants(matrix([1.5, math.nan], [INF, 1.5]))
+    assert found[0, 0] == found[1, 1] and found.shape == (2, 2)
+    assert table.convex[found].tolist() == table.concave[found].tolist()
+    assert table.convex[found].tolist() == [[True, False], [False, True]]
+    low, high = table.span(found)
+    assert low.tolist() == [[1.5, -INF], [-INF, 1.5]] and high.tolist() == [[1.5, INF], [INF, 1.5]]
+    assert not table.low[found.flatten(), :-1].any()
+
+
+def test_the_table_grows_until_it_is_too_large(monkeypatch):
+    table, x = made(*3 * [(-1.0, 1.0)])
+    found = table.affine(x[None], torch.arange(300.0).double().reshape(3, 100))[0]
+    assert table.size == 1 + 3 + 100 and len(found.unique()) == 100
+    same(table.low[found, :-1], torch.arange(300.0).double().reshape(3, 100).T)
+    assert table.low[x, :-1].equal(torch.eye(3).double())
+    monkeypatch.setattr(units, "_ENTRIES", 4 * 300)
+    table.affine(x[None], torch.ones(3, 190).double())
+    with pytest.raises(DeclarationError, match="more than 294 units of 3 inputs"):
+        table.affine(x[None], torch.ones(3, 190).double())
+
+
+def test_values_alone_are_those_with_derivatives():
+    ends, known = (vector(-1.0, 0.5), vector(2.0, 3.0)), matrix([-INF, -0.5], [INF, 1.0])
+    alone, whole = Units(2, known, derivatives=False), Units(2, known)
+    spans = []
+    for table in (alone, whole):
+        x = table.variables(*ends)
+        found = table.bent(table.affine(x[None], matrix([1.0, -2.0], [0.3, 4.0]))[0], curves.TANH)
+        spans.append(torch.stack(table.span(torch.cat([x, found]))))
+    assert alone.columns == 0 and spans[0].equal(spans[1])
+    same(spans[1][:, 0], vector(-0.5, 1.0))  # of x_1, which is the second unit
+    assert alone.joint(x) == INF and near(whole.joint(x), 1.0)
+    assert alone.steepest(x, 5.0) == 5.0 and near(whole.steepest(x, 5.0), 1.0)
+
+
+def test_ends_of_derivatives_bound_a_norm():
+    one = matrix([0.0, 3.0], [4.0, 0.0])
+    assert near(steepest(-one, one, INF), 4.0) and steepest(-one, one, 2.5) == 2.5
+    low, high = matrix([2.9, -0.1], [-0.1, 3.9]), matrix([3.1, 0.1], [0.1, 4.1])
+    about = 4.0 + 0.2  # |middle| + |half widths|; |largest| is more
+    largest = float(torch.linalg.matrix_norm(torch.maximum(low.abs(), high.abs()), 2))
+    assert near(steepest(low, high, INF), min(about, largest))
+    far = matrix([100.0, -1.0], [1.0, 100.0])  # |[[100, 1], [1, 100]]| is 101
+    assert near(steepest(far, far, INF), math.hypot(100, 1))
+    assert steepest(low, torch.full_like(high, INF), 7.0) == 7.0
+
+
+def exact(x):
+    return Fraction(float(x))
+
+
+def test_no_rounding_moves_an_end_inwards():
+    """Sums that cancel, of numbers from 1e-9 to 1e9, against rational arithmetic."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape):
+        size = 10 ** (18 * torch.rand(*shape, generator=generator).double() - 9)
+        return size * torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    for _ in range(20):
+        a, x = draw(6, 2), draw(2, 6, 1).sort(0).values
+        low, high = units._products(x[0], x[1], a)
+        for column in range(2):
+            pairs = [tuple(map(exact, row)) for row in zip(a[:, column], *x, strict=True)]
+            least = sum(min(c * one, c * two) for c, one, two in pairs)
+            most = sum(max(c * one, c * two) for c, one, two in pairs)
+            room = sum(abs(c) * max(abs(one), abs(two)) for c, one, two in pairs) * Fraction(
+                1, 10**12
+            )
+            assert least - room <= exact(low[column, 0]) <= least
+            assert most <= exact(high[column, 0]) <= most + room
+        ends, slopes, shift = draw(2).sort().values, draw(2).sort().values, draw(1)
+        corners = [exact(e) * exact(s) for e in ends for s in slopes]
+        low, high = units._times(*ends[:, None], *slopes[:, None])
+        room = max(map(abs, corners)) * Fraction(1, 10**12)
+        assert min(corners) - room <= exact(low) <= min(corners)
+        assert max(corners) <= exact(high) <= max(corners) + room
+        low, high = units._shifted(*ends[:, None], shift)
+        for found, end, sign in ((low, ends[0], -1), (high, ends[1], 1)):
+            off = sign * (exact(found) - exact(end) - exact(shift))
+            assert 0 <= off <= (abs(exact(end)) + abs(exact(shift))) * Fraction(1, 10**12)
+        table, y = made(*ends.repeat(3, 1).tolist())
+        c, off = draw(1, 3), draw(1).abs()
+        found = table.sums(y[None], c, shift, off)
+        terms = [[exact(k) * exact(e) for e in ends] for k in c[0]]
+        size = sum(max(map(abs, t)) for t in terms) + abs(exact(shift)) + exact(off)
+        for place, pick, sign in ((0, min, -1), (1, max, 1)):
+            wanted = sum(map(pick, terms)) + exact(shift) + sign * exact(off)
+            beyond = sign * (exact(table.span(found)[place]) - wanted)
+            assert 0 <= beyond <= size * Fraction(1, 10**12)
+
+
+def test_infinite_ends_stay_on_the_side_where_they_are():
+    a = matrix([1.0, -1.0, 0.0], [2.0, 0.0, 3.0])
+    low, high = vector(-INF, 1.0)[:, None], vector(5.0, INF)[:, None]
+    found = units._products(low, high, a)
+    assert found[0][:, 0].tolist() == [-INF, pytest.approx(-5.0), pytest.approx(3.0)]
+    assert found[1][:, 0].tolist() == [INF, INF, INF]
+    one = units._products(vector(-2.0, 1.0)[:, None], vector(5.0, INF)[:, None], a)
+    same(one[0][:, 0], vector(0.0, -5.0, 3.0))
+    same(one[1][:, 0], vector(INF, 2.0, INF))
+    nothing = units._times(*vector(0.0, 0.0)[:, None], *vector(-INF, INF)[:, None])
+    assert [float(end) for end in nothing] == [0.0, 0.0]
+    half = units._times(*vector(0.0, 2.0)[:, None], *vector(0.0, INF)[:, None])
+    assert [float(end) for end in half] == [0.0, INF]
+    assert [float(x) for x in units._shifted(*vector(-INF, 1.0)[:, None], vector(2.0))] == [
+        -INF, pytest.approx(3.0)]  # fmt: skip
+    table, x = made((-INF, 5.0), (1.0, INF))
+    found = table.sums(x[None], matrix([2.0, 0.0]), zeros(1), zeros(1))
+    assert [float(end) for end in table.span(found)] == [-INF, pytest.approx(10.0)]
+    found = table.sums(x[None], matrix([0.0, -1.0]), zeros(1), zeros(1))
+    assert [float(end) for end in table.span(found)] == [-INF, pytest.approx(-1.0)]

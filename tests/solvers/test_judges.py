@@ -1,0 +1,227 @@
+"""What judges promise: no verdict hides a loss, and gradients are those of autograd."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from liftednet import activations
+from liftednet.divergences import Divergence, joint, tight
+from liftednet.errors import DataError
+from liftednet.losses import CrossEntropy
+from liftednet.penalties import L1, Nonnegative, Penalty, SpectralNorm, SquaredFrobenius
+from liftednet.problems import (
+    BlockFit,
+    Design,
+    Link,
+    StateFit,
+    StatesOverTime,
+    TimeLink,
+    WeightFit,
+    Weights,
+)
+from liftednet.problems.fit import NEAR, require_bounded
+from liftednet.problems.priors import BoxedStates, PenalizedWeights
+from liftednet.problems.states_over_time import best_start, forward_states
+from liftednet.solvers import solve
+
+LINEAR = joint(activations.Identity())
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def ridge(bias: bool, weighed: bool, rho: float = 0.3) -> WeightFit:
+    weights = 0.5 + normal(12, seed=3).abs() if weighed else None
+    design = Design(normal(12, 4) + 1.0, bias, weights)
+    return WeightFit(LINEAR, design, normal(12, 3, seed=1), SquaredFrobenius(rho), 0.7)
+
+
+def least_squares(problem: WeightFit) -> Weights:
+    """Return the minimizer of a ridge regression, by its normal equations."""
+    x = problem.design.inputs
+    rows = torch.cat([x, torch.ones(len(x), 1).double()], 1) if problem.design.bias else x
+    d = problem.design.weights
+    weighed = rows if d is None else d[:, None] * rows
+    prior = torch.full((rows.shape[1],), 2 * 0.3).double()
+    prior[x.shape[1] :] = 0.0
+    system = 0.7 * weighed.T @ rows + torch.diag(prior)
+    return problem.design.split(torch.linalg.solve(system, 0.7 * weighed.T @ problem.targets))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("weighed", [False, True])
+def test_of_a_quadratic_fit_what_is_still_to_gain_is_known_exactly(
+    bias: bool, weighed: bool
+) -> None:
+    problem = ridge(bias, weighed)
+    best = least_squares(problem)
+    for size in (1e-2, 1.0):
+        moved = problem.design.split(best.stacked() + size * normal(4 + bias, 3, seed=2))
+        excess = problem.measure(moved).objective - problem.measure(best).objective
+        stacked = problem.design.centered.joined(moved)
+        gradient, _ = problem.gradient(stacked)
+        assert problem._hidden(stacked, gradient, 0.0) == pytest.approx(excess, rel=1e-6)
+        assert problem._hidden(stacked, gradient, 2 * excess) == 2 * excess
+
+
+PENALTIES: list[Penalty] = [
+    L1(0.5), SquaredFrobenius(1e-3), SquaredFrobenius(0.3) + L1(2.0), Nonnegative(),
+    SpectralNorm(0.05), SpectralNorm(5.0), Nonnegative() + SpectralNorm(0.05),
+]  # fmt: skip
+SOFTMAX = CrossEntropy().divergence
+LOGISTIC = tight(activations.Sigmoid())
+FITS = [(LINEAR, penalty) for penalty in PENALTIES]
+FITS += [(LOGISTIC, PENALTIES[0]), (LOGISTIC, PENALTIES[4]), (SOFTMAX, PENALTIES[1])]
+FITS += [(SOFTMAX, PENALTIES[6])]
+
+
+def feasible(penalty: Penalty, weights: Weights) -> Weights:
+    return replace(weights, matrix=penalty.project(weights.matrix))
+
+
+@pytest.mark.parametrize(("divergence", "penalty"), FITS, ids=repr)
+def test_no_verdict_on_weights_hides_a_loss(divergence: Divergence, penalty: Penalty) -> None:
+    """Off the minimizer by any size, the residual is no less than the share that is lost.
+
+    Where it is far from one, it is not looked for: no tolerance is as coarse as `NEAR`.
+    """
+    y = divergence.activation.forward(2 * normal(12, 3, seed=1))
+    x = normal(12, 4) * torch.tensor([1e2, 1.0, 1.0, 1e-2])
+    problem = WeightFit(divergence, Design(x), y, penalty, 0.7)
+    best = solve(problem).require_solved()
+    least, far = best.objective, []
+    for size in (1e-7, 1e-5, 1e-3):
+        noise = size * normal(5, 3, seed=2) * best.value.stacked().abs().max()
+        moved = feasible(penalty, problem.design.split(best.value.stacked() + noise))
+        found = problem.measure(moved)
+        lost = (found.objective - least) / (0.7 * 12 + abs(found.objective))
+        assert found.residual >= min(0.99 * lost, NEAR) - 1e-8  # to which the least is known
+        far.append(lost)
+    assert max(far) > 1e-6
+
+
+def over_time(seed: int, steps: int = 8, expands: float = 1.0) -> StatesOverTime:
+    recurrent = expands * torch.linalg.qr(normal(2, 2, seed=seed)).Q
+    counted = torch.ones(steps, 3, dtype=torch.bool)
+    target = normal(steps, 3, 2, seed=seed + 2)
+    link = TimeLink(LINEAR, normal(2, 2, seed=seed + 1), normal(2, seed=9), target, counted, 0.4)
+    lengths = torch.tensor([steps, steps - 2, steps])
+    counted &= torch.arange(steps)[:, None] < lengths
+    drive = normal(steps, 3, 2, seed=seed + 3)
+    return StatesOverTime(joint(activations.ReLU()), drive, recurrent, (link,), lengths, 0.7)
+
+
+@pytest.mark.parametrize("expands", [0.5, 1.5])
+def test_no_verdict_on_states_over_time_hides_a_loss(expands: float) -> None:
+    problem = over_time(0, expands=expands)
+    best = solve(problem).require_solved().value
+    blocks = problem.as_block
+    assert blocks.measure(best).objective == pytest.approx(problem.measure(best).objective)
+    least = problem.values(best)
+    for size in (1e-6, 1e-4, 1e-2):
+        for seed in (5, 6):
+            moved = (best + size * normal(*best.shape, seed=seed)).clamp(min=0)
+            moved = moved.where(problem.valid[..., None], 0.0)
+            lost = (problem.values(moved) - least) / (0.7 + problem.values(moved).abs())
+            found = problem.measure(moved).residual
+            assert found >= min(0.99 * float(lost.max()), NEAR) - 1e-9
+            whole = float((problem.values(moved) - least).sum())
+            share = whole / (0.7 + abs(blocks.measure(moved).objective))
+            assert blocks.measure(moved).residual >= min(0.99 * share, NEAR) - 1e-9
+
+
+def test_states_start_from_a_forward_pass_or_from_rest_whichever_is_better() -> None:
+    """Weights that expand make states far above what the links ask for, and rest is better."""
+    chosen = set()
+    for seed, expands in ((0, 0.5), (1, 3.0), (2, 3.0)):
+        problem = over_time(seed, 10, expands)
+        if seed == 0:  # targets that a forward pass meets
+            (link,) = problem.links
+            met = replace(link, target=link.pre_activation(forward_states(problem)))
+            problem = replace(problem, links=(met,))
+        forward, rest = forward_states(problem), torch.zeros_like(problem.drive)
+        values = torch.stack([problem.values(forward), problem.values(rest)])
+        found = best_start(problem)
+        torch.testing.assert_close(problem.values(found), values.amin(0))
+        chosen |= set(values.argmin(0).tolist())
+        for sample, which in enumerate(values.argmin(0).tolist()):
+            assert found[:, sample].equal((forward, rest)[which][:, sample])
+    assert chosen == {0, 1}
+    far = replace(problem, recurrent=1e80 * problem.recurrent)  # no number after five steps
+    assert not best_start(far).any()
+
+
+def link_with_weights(seed: int, weights: Tensor | None = None) -> Link:
+    divergence = tight(activations.Sigmoid())
+    target = divergence.activation.forward(normal(9, 2, seed=seed + 2))
+    return Link(divergence, normal(3, 2, seed=seed), normal(2, seed=seed + 1), target, 0.6, weights)
+
+
+def test_gradients_of_blocks_are_those_of_autograd() -> None:
+    weights, v = 0.2 + normal(9, seed=4).abs(), normal(9, 3, seed=5)
+    prior = BoxedStates(joint(activations.ReLU()), 0.7, (9, 3), None, v)
+    links = link_with_weights(0), link_with_weights(10, weights)
+    time = over_time(0).as_block
+    cases: list[tuple[BlockFit, Tensor]] = [
+        (BlockFit(prior, normal(9, 3, seed=6), links), v),
+        (BlockFit(prior, None, links[1:]), v),
+        (time, normal(8, 3, 2, seed=7)),
+    ]
+    for problem, at in cases:
+        x = at.clone().requires_grad_()
+        (wanted,) = torch.autograd.grad(problem.smooth_value(x), x)
+        torch.testing.assert_close(sum(problem.terms(at)), wanted)
+        moved = problem.smooth_value(at + 1e-3 * at) - problem.smooth_value(at)
+        assert float(moved) == pytest.approx(float((wanted * 1e-3 * at).sum()), rel=0.1)
+    rows = links[1].divergence.link_values(links[1].pre_activation(v), links[1].target)
+    written = 0.6 * (weights * rows).sum() + links[0].value(v) - (normal(9, 3, seed=6) * v).sum()
+    assert float(cases[0][0].smooth_value(v)) == pytest.approx(float(written))
+    torch.testing.assert_close(links[0].pulled().double(), links[0].target @ links[0].weight.T,
+                               rtol=1e-5, atol=1e-5)  # fmt: skip
+
+
+def test_some_rows_of_a_link_and_of_a_state_fit_are_a_fit_of_their_own() -> None:
+    plain = link_with_weights(0)
+    full = replace(plain, offset=normal(9, 2, seed=8))
+    fit = StateFit(tight(activations.Tanh()), normal(9, 3), (plain, full), 0.5)
+    z = activations.Tanh().forward(normal(9, 3, seed=3))
+    parts = [slice(0, 4), slice(4, 9)]
+    values = [fit.rows(part).measure(z[part]).objective for part in parts]
+    assert fit.measure(z).objective == pytest.approx(sum(values))
+    written = [0.5 * fit.divergence.state_value(z, fit.pre_activation), plain.value(z)]
+    assert fit.measure(z).objective == pytest.approx(float(sum(written) + full.value(z)))
+    assert fit.smoothness == pytest.approx(2 * float(plain.smoothness or 0))
+
+
+def test_weights_of_a_block_are_judged_without_their_bias() -> None:
+    """pi is of W alone, b is free: its prox is b, and its part of the violation the gradient."""
+    weights = Weights(normal(3, 2), normal(2, seed=1))
+    block = PenalizedWeights(L1(0.4), weights)
+    v, gradient = block.packed(weights), normal(4, 2, seed=2)
+    assert float(block.value(v)) == pytest.approx(0.4 * float(weights.matrix.abs().sum()))
+    near = torch.sign(v[:3]) * (v[:3].abs() - 0.4 * 0.5).clamp(min=0)
+    torch.testing.assert_close(block.prox(v, 0.5), torch.cat([near, v[3:]]))
+    found = block.judged(v, gradient, 2.0).violation
+    step = v[:3] - gradient[:3] / 2
+    point = torch.sign(step) * (step.abs() - 0.2).clamp(min=0)
+    torch.testing.assert_close(found, torch.cat([2 * (v[:3] - point), gradient[3:]]))
+
+
+@pytest.mark.parametrize("target", [[[0.5, 2.5, -0.5], [0.1, 2.5, 0.9]], [[0.2, -0.75, 1.5]]])
+def test_a_target_off_its_domain_is_named_with_its_place(target: list[list[float]]) -> None:
+    v = torch.tensor(target, dtype=torch.float64)
+    off = torch.maximum(v - 1, -v).clamp(min=0)
+    row, column = (int(x) for x in np.unravel_index(int(off.argmax()), v.shape))
+    worst = re.escape(f"({row}, {column}) is {float(v[row, column]):.4g}, {float(off.max()):.2g}")
+    with pytest.raises(DataError, match=f"the targets must lie in .* index {worst} away"):
+        require_bounded("the targets", tight(activations.Sigmoid()), v)
+    require_bounded("the targets", tight(activations.Sigmoid()), v.clamp(0, 1))
+    require_bounded("the targets", LINEAR, v)
