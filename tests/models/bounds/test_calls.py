@@ -218,6 +218,18 @@ KNOWN = {
     "logaddexp": lambda h: torch.logaddexp(h, h.flip(1)), "logsumexp": lambda h: h.logsumexp(1),
     "log_softmax": lambda h: h.log_softmax(1), "gate": lambda h: h.sigmoid() * h.tanh(),
     "max": lambda h: h.max(1).values[:, None], "prod": lambda h: h.tanh() * h.flip(1).sigmoid(),
+    "copy": lambda h: torch.ops.aten.copy(h, h[:, :1]), "sub": lambda h: h - 2.0 * h.flip(1),
+    "written": changed(lambda h: h[:, 1:].copy_(h[:, :1].clone())),
+    "total": lambda h: h.sum(1, keepdim=True),
+    "alpha": lambda h: torch.sub(torch.add(h, h.flip(1), alpha=3), h[:, :1], alpha=0.5),
+    "mean": lambda h: at((4, 2, 2))(h).mean((1, 3), keepdim=True).flatten(1),
+    "where": lambda h: torch.where(torch.arange(4) < 2, h, -h.flip(1)),
+    "bmm": lambda h: torch.bmm(h[:, :, None], MATRIX[:1, None].expand(len(h), 1, 4)).flatten(1),
+    "padded": lambda h: functional.avg_pool1d(h[:, None], 2, 1, 1, count_include_pad=False),
+    "strided": lambda h: functional.conv2d(
+        at((1, 4, 4))(h), MATRIX.view(2, 1, 2, 4)[..., :3], MATRIX[0, :2], (2, 1), (1, 2), (1, 2)),
+    "addcmul_": lambda h: torch.addcmul(h, MATRIX[0], h.flip(1), value=-2),
+    "over": lambda h: h / MATRIX[0] + h.view(-1, 2, 2).sum(2).repeat(1, 2),
     "frozen": lambda h: functional.batch_norm(h, MATRIX[0], MATRIX[3].abs(), MATRIX[1], MATRIX[2]),
 }  # fmt: skip
 
@@ -226,6 +238,31 @@ KNOWN = {
 def test_calls_on_the_list_are_known(name):
     claim = certify(Step(KNOWN[name]))  # which tries it
     assert not claim.unknown and claim.lipschitz < math.inf
+
+
+LINEAR = ("cumsum", "left", "addmm", "rsub", "baddbmm", "conv1d", "groups", "conv3d", "transposed",
+          "avg", "adaptive", "nearest", "bilinear", "reflect", "replicate", "constant", "shuffle",
+          "whole", "mask", "scatter", "index_put", "frozen", "copy", "written", "sub", "alpha",
+          "mean", "where", "bmm", "total", "padded", "strided", "addcmul_", "over")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_calls_that_are_linear_have_their_own_derivative_and_no_other(name):
+    """By differences: both ends, both bends, values in a box, and a norm of at least theirs."""
+    network = Step(KNOWN[name]).requires_grad_(False)
+    claim, x = certify(network, box=(-0.5, 2.0)), torch.full((1, 3), 0.75, dtype=torch.float64)
+    rows = network(torch.cat([torch.eye(3).double(), torch.zeros(1, 3).double()])).flatten(1)
+    matrix = (rows[:3] - rows[3]).T
+    torch.testing.assert_close(claim.lowest, matrix, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(claim.highest, matrix, rtol=1e-12, atol=1e-12)
+    assert claim.convex.all() and claim.concave.all()
+    middle, far = network(x).flatten(), 1.25 * matrix.abs().sum(1)
+    assert bool((claim.least <= middle - far + 1e-9).all())
+    assert bool((claim.most >= middle + far - 1e-9).all())
+    norm = float(torch.linalg.matrix_norm(matrix, 2))
+    assert norm * (1 - 1e-9) <= claim.lipschitz <= 8 * norm + 1e-9
+    zero = (matrix == 0).all(1)
+    assert not claim.lowest[zero].any() and not claim.highest[zero].any()
 
 
 def test_whole_numbers_beside_inputs_are_what_they_are():

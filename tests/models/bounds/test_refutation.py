@@ -11,7 +11,7 @@ from torch import nn
 from liftednet import certify
 from liftednet.errors import LiftedError
 from liftednet.models.bounds.curves import CURVES
-from liftednet.models.bounds.refutation import _Trial, refute
+from liftednet.models.bounds.refutation import _points, _steps, _Trial, refute
 from liftednet.models.bounds.units import Units
 
 
@@ -141,3 +141,50 @@ def test_a_network_that_is_no_function_of_its_inputs_is_refused(answer):
 
     with pytest.raises(LiftedError, match="one value was derived"):
         certify(Own(), torch.zeros(2, 2).double())
+
+
+@pytest.mark.parametrize("box", [None, (-2.0, 3.0)])
+def test_of_a_linear_network_every_number_of_the_claim_is_tried(box):
+    """What is off by a millionth in one entry is refuted; what is off by rounding is not."""
+    torch.manual_seed(0)
+    made, example = nn.Linear(3, 2).double(), (torch.zeros(2, 3).double(),)
+    claim, plain = certify(made, box=box), made.weight.detach()
+    far = plain.abs().max()
+    refute(made, replace(claim, lowest=plain + 1e-13, highest=plain - 1e-13), example, None)
+    wrong = []
+    for output, axis in ((0, 0), (0, 2), (1, 1)):
+        off = torch.zeros_like(plain)
+        off[output, axis] = 1e-6 * far
+        wrong += [replace(claim, lowest=plain + off), replace(claim, highest=plain - off)]
+    norm = float(torch.linalg.matrix_norm(plain, 2))
+    refute(made, replace(claim, lipschitz=norm), example, None)
+    wrong.append(replace(claim, lipschitz=0.5 * norm))
+    if box is not None:  # 40 of its 8 corners are tried
+        off = torch.tensor([0.0, 1e-6 * far])
+        wrong += [replace(claim, least=claim.least + off), replace(claim, most=claim.most - off)]
+    for false in wrong:
+        with pytest.raises(LiftedError, match="refuted at x"):
+            refute(made, false, example, None)
+
+
+def test_points_are_in_the_box_at_the_data_and_of_all_sizes():
+    example = (torch.ones(2, 3).double(), torch.full((2, 1, 2), 4.0).double())
+    claim = replace(certify(nn.Linear(5, 1).double()), box=None)
+    free = _points(claim, example, None)
+    assert free.shape[1] == 5 and bool((free == 0).all(1).any())
+    assert bool((free == torch.tensor([1.0, 1, 1, 4, 4])).all(1).any())
+    sizes = free.abs().amax(1)
+    assert float(sizes.max()) > 100 and float(sizes[sizes > 0].min()) < 0.05
+    data = torch.full((7, 3), 50.0).double(), torch.full((7, 2), torch.nan).double()
+    assert _points(claim, example, data).isfinite().all()
+    some = _points(claim, example, (50 + torch.rand(7, 3).double(), torch.rand(7, 2).double()))
+    assert bool(((some[:, :3] >= 50) & (some[:, :3] <= 51)).all(1).sum() >= 7)
+    low, high = torch.arange(5.0).double(), torch.arange(5.0).double() + 2
+    inside = _points(replace(claim, box=(low, high)), example, None)
+    assert bool(((inside >= low) & (inside <= high)).all())
+    corners = ((inside == low) | (inside == high)).all(1)
+    assert int(corners.sum()) >= 40 and len(inside[corners].unique(dim=0)) > 16
+    steps = _steps(inside, replace(claim, box=(low, high)))
+    assert bool(((steps >= low) & (steps <= high)).all())
+    moved = _steps(free, claim) - free
+    assert bool(((moved != 0).sum(1) == 1).all())  # along one axis each
