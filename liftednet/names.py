@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import isabstract
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -17,9 +17,23 @@ from liftednet.activation import Activation
 from liftednet.errors import DataError, DeclarationError, LiftedError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Huber, Loss, Quantile, SquaredError
 
-_ACTIVATIONS = {"logistic": "Sigmoid"}  # as scikit-learn calls it
+_ACTIVATIONS: Mapping[str, Callable[[], Activation]] = {  # as scikit-learn and torch call them
+    "logistic": activations.Sigmoid,
+    "linear": activations.Identity,
+    "atan": activations.Arctan,
+    "hardtanh": lambda: activations.Clipped(-1.0, 1.0),
+    "relu6": lambda: activations.Clipped(0.0, 6.0),
+}
+_NAMES = [*activations.__all__, *_ACTIVATIONS]
 _NOT_MONOTONE = ("gelu", "silu", "swish", "mish", "hardswish")
-_LOSSES = {"mse": "SquaredError"}
+_LOSSES = {  # other names that they have in the field
+    **dict.fromkeys(("mse", "l2"), "squared-error"),
+    **dict.fromkeys(("mae", "l1", "absolute-error"), "quantile:0.5"),
+    **dict.fromkeys(("ce", "log-loss", "nll"), "cross-entropy"),
+    "bce": "binary-cross-entropy",
+    "pinball": "quantile",
+    "smooth-l1": "huber",
+}
 _OF_TORCH: Mapping[type[nn.Module], Callable[[Any], Loss]] = {
     nn.CrossEntropyLoss: lambda loss: CrossEntropy(loss.label_smoothing),
     nn.BCEWithLogitsLoss: lambda _: BinaryCrossEntropy(),
@@ -32,31 +46,44 @@ _AFTER_A_MAP = {nn.NLLLoss: "LogSoftmax", nn.BCELoss: "Sigmoid"}
 _SETTINGS = {"weight": None, "pos_weight": None, "ignore_index": -100, "reduction": "mean"}
 
 
-def activation_of(given: Activation | str) -> Activation:
+def activation_of(given: Any) -> Activation:
     """Return an activation as it is, or of the catalogue by its name, such as ReLU for "relu".
+
+    Names are those of `liftednet.activations`, those of scikit-learn and torch where these have
+    others, and torch's own modules, such as nn.ReLU().
 
     Raises:
         DataError: there is none of that name.
     """
+    if isinstance(given, nn.Module) and type(given) is getattr(nn, type(given).__name__, None):
+        given = _of_module(given)
     if not isinstance(given, str):
-        return given
+        return cast(Activation, given)  # which they see who need one
     if _plain(given) in _NOT_MONOTONE:
         raise DataError(
             f"{given!r} falls somewhere, so that it is the argmin of no convex potential: declare "
             "the network in torch and call liftednet.lift(network), which splits it into a part "
             'that rises and a line, or take "softplus" or "elu", which are near.'
         )
-    found = _known("activation", given, [*activations.__all__, *_ACTIVATIONS])
-    made: Activation = getattr(activations, _ACTIVATIONS.get(found, found))()
+    found = _known("activation", given, _NAMES)
+    made: Activation = {**vars(activations), **_ACTIVATIONS}[found]()
     return made
+
+
+def _of_module(given: nn.Module) -> Any:
+    """Return the name of a module of torch that has the settings with which torch makes one."""
+    name = type(given).__name__
+    ours = _plain(name) in {*map(_plain, _NAMES), *_NOT_MONOTONE}
+    return name if ours and repr(given) == repr(type(given)()) else given
 
 
 def loss_of(given: Any) -> Loss:
     """Return a loss as it is, by its name, or the one that stands for a module of torch.
 
     Names are those of `liftednet.losses`, with a number behind a colon where one has it:
-    "squared-error" or "mse", "cross-entropy", "quantile:0.9". Ours are sums over samples, squares
-    halved; what torch's mean makes of the factor is rho's.
+    "squared-error" or "mse", "mae", "cross-entropy" or "log_loss", "bce", "quantile:0.9". Ours are
+    sums over samples, squares and absolute values halved; what torch's mean makes of the factor is
+    rho's.
 
     Raises:
         DataError: there is none of that name, or its number cannot be used.
@@ -85,18 +112,20 @@ def loss_of(given: Any) -> Loss:
 
 
 def _loss_named(text: str) -> Loss:
-    names = [name for name in losses.__all__ if not isabstract(getattr(losses, name))]
+    ours = [x for x in losses.__all__ if x != "Declared" and not isabstract(getattr(losses, x))]
     name, _, number = text.partition(":")
-    found = _known("loss", name, [*(x for x in names if x != "Declared"), *_LOSSES])
-    make = getattr(losses, _LOSSES.get(found, found))
+    name, _, level = _LOSSES.get(_known("loss", name, [*ours, *_LOSSES]), name).partition(":")
+    make = getattr(losses, _known("loss", name, ours))
     try:
-        made: Loss = make(*([float(number)] if number else []))
+        if level and number:
+            raise ValueError
+        made: Loss = make(*map(float, (level or number).split()))
     except (TypeError, ValueError) as error:
         if isinstance(error, LiftedError):
             raise
         raise DataError(
-            f"the loss {name.strip()!r} takes a number behind a colon where it has one, as in "
-            f"quantile:0.9; got {text!r}."
+            "a loss takes a number behind a colon where it has one, as in quantile:0.9; got "
+            f"{text!r}."
         ) from error
     return made
 

@@ -145,9 +145,8 @@ def model_of(value: Any) -> Any:
     if fitted is None or isinstance(value, type):
         return value
     if not fitted() or not hasattr(value, "model_"):
-        raise errors.NotFittedError(
-            f"this {type(value).__name__} has no network yet: call fit first."
-        )
+        hint = "call fit first" if not fitted() else "give the estimator in it, as pipeline[-1]"
+        raise errors.NotFittedError(f"this {type(value).__name__} has no network yet: {hint}.")
     return value.model_
 
 

@@ -84,7 +84,7 @@ class LiftedMLP(Lifted):
         """Build the chain, and check what can be checked before there are data."""
         self.sizes = _checked_sizes(sizes)
         self.loss = CrossEntropy() if loss is None else loss_of(loss)
-        self.missing, self.within = missing, require_constraints(within)
+        self.missing, self.within = missing, require_constraints(within, "within")
         require_flag("skip", skip)
         self.skip = skip
         activations = ReLU() if activations is None else activations

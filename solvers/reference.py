@@ -167,7 +167,7 @@ class Reference(Solver[Fit[Any], Any, None]):
             said = str(failure)
             if statement.status in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE):
                 said += ", that is, nothing meets all constraints"
-            raise SolverError(f"the reference solver has no solution: {said}.")
+            raise SolverError(f"the reference solver has no solution: {said.rstrip('.')}.")
         steps = int(getattr(statement.solver_stats, "num_iters", 0) or 0)
         value = problem.read(formulation)
         duals = () if failure else problem.read_duals(formulation)

@@ -125,7 +125,7 @@ def projection(constraints: Sequence[Constraint], outputs: int, features: int) -
         DataError: one does not fit, or they contradict each other at every input.
         DeclarationError: one is no constraint.
     """
-    given = require_constraints(constraints)
+    given = require_constraints(constraints, "within")
     each = [one.each(outputs) for one in given]
     moves = np.concatenate(
         [_moved(one, features, len(x.lower)) for one, x in zip(given, each, strict=True)], 1

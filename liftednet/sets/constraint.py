@@ -186,7 +186,7 @@ class Declared(Constraint):
         return f"Declared({name_of(self.function)})"
 
 
-def require_constraints(constraints: object) -> tuple[Constraint, ...]:
+def require_constraints(constraints: object, name: str = "constraints") -> tuple[Constraint, ...]:
     """Return constraints as a tuple.
 
     Raises:
@@ -194,7 +194,7 @@ def require_constraints(constraints: object) -> tuple[Constraint, ...]:
     """
     if not isinstance(constraints, Sequence):
         kind = type(constraints).__name__
-        raise DeclarationError(f"constraints must be a list, as in [Budget(1.0)]; got {kind}.")
+        raise DeclarationError(f"{name} must be a list, as in [Bounds(0, 1)]; got {kind}.")
     for one in constraints:
         if not isinstance(one, Constraint):
             room, hint = type(one).__module__, ""
@@ -205,7 +205,7 @@ def require_constraints(constraints: object) -> tuple[Constraint, ...]:
             elif isinstance(one, cp.Constraint):
                 hint = ": declare it of the scores U, as in Declared(lambda U: cp.norm(U) <= 1)"
             raise DeclarationError(
-                f"constraints must be those of liftednet.constraints, such as Budget(1.0); got "
+                f"{name} must be those of liftednet.constraints, such as Bounds(0, 1); got "
                 f"{one!r}{hint}."
             )
     return tuple(constraints)

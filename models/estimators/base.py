@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from copy import copy
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import partial
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, compute_sample_weight
@@ -27,6 +29,9 @@ from ..methods import Method
 from ..methods.descent import AnySolver
 from ..settings import Penalties, Settings, told_in
 from .input import Rows, numbers, refusals
+
+_JUDGED = 1_000  # rows, by which an export's type is found
+_OF_SPREAD, _OF_RESIDUALS = 1e-4, 1e-2  # of answers, and of what they leave, that float32 may lose
 
 _PASSED_ON = [x.name for x in fields(Settings) if x.name not in ("network", "start", "seed")]
 
@@ -139,6 +144,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         else:
             model = self._with_warranty(data, outputs, fit, told)
         self.model_ = fit(self._start(outputs)) if model is None else model
+        self.precision_ = _precision(self.model_, X, target)
         assert self.model_.trace is not None  # it has been fitted just now
         last = {step.number: step.objective for step in self.model_.trace.steps}
         self.n_iter_, self.loss_curve_ = len(last), list(last.values())
@@ -251,6 +257,23 @@ class Classifying(Estimator):
         with refusals():
             weights: Rows = compute_sample_weight(self.class_weight, labels)
         return weights if sample_weight is None else weights * numbers("weights", sample_weight)
+
+
+def _precision(model: Lifted, X: Rows, target: Rows) -> str:
+    """Return the type, "float32" if it does, in which an export answers as the model does."""
+    some, like = slice(None, None, 1 + len(X) // _JUDGED), model.weights[0].matrix.float()
+    single = copy(model)
+    single._fit = replace(model._known, weights=tuple(x.to(like) for x in model._known.weights))
+    exact = model.forward(X[some])
+    try:
+        lost = (single.forward(X[some].astype(np.float32)) - exact).abs()
+    except DataError:  # beyond the range of float32
+        return "float64"
+    seen = _OF_SPREAD * exact.flatten(0, -2).std(0)
+    if target.dtype.kind == "f":
+        left = (torch.as_tensor(target[some]).to(exact) - exact).square().mean(0).sqrt()
+        seen = torch.minimum(seen, _OF_RESIDUALS * left)
+    return "float32" if bool((lost <= seen).all()) else "float64"
 
 
 def activations(given: Names) -> Any:

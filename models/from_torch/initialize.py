@@ -77,7 +77,8 @@ def initialize_(
         True
     """
     if not isinstance(module, nn.Module):
-        raise DataError(f"initialize_ writes into a torch.nn.Module, got {module!r}.")
+        kind = type(module).__name__
+        raise DataError(f"initialize_(network, X, y) writes into a torch.nn.Module, got {kind}.")
     if any(hasattr(X, x) for x in ("weights", "activations", "__sklearn_is_fitted__")):
         raise DataError(
             f"initialize_ trains on data, and {type(X).__name__} is a model: to_torch(model) makes "

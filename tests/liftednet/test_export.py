@@ -6,11 +6,22 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from liftednet import Activation, LiftedError, activations, initialize_, losses, to_torch
+from liftednet import (
+    Activation,
+    LiftedError,
+    LiftedRegressor,
+    activations,
+    initialize_,
+    load,
+    losses,
+    save,
+    to_torch,
+)
 from liftednet.data import echo
 from liftednet.errors import DataError, NotFittedError
 from liftednet.export import ExportedRNN, LayerWeights
@@ -268,3 +279,28 @@ def test_a_chain_without_bias_is_exported(data) -> None:
     exported = to_torch(model)
     assert exported[0].bias is None
     torch.testing.assert_close(exported(x), model.forward(x))
+
+
+@pytest.mark.parametrize(
+    ("moved", "noise", "dtype"),
+    [
+        (0.0, 1e-1, torch.float32),
+        (1e5, 1e-1, torch.float64),  # inputs lose .008 of their range in float32
+        (0.0, 0.0, torch.float64),  # what is left of y is less than float32 can tell
+    ],
+)
+def test_an_estimator_is_exported_in_float32_where_that_loses_nothing(
+    moved, noise, dtype, tmp_path
+) -> None:
+    draw = np.random.default_rng(0)
+    X = draw.uniform(-1, 1, (200, 2))
+    y = 3 * X[:, 0] - X[:, 1] + noise * draw.normal(size=200)
+    fitted = LiftedRegressor((3,), "identity", random_state=0).fit(X + moved, y)
+    for model in (fitted, load(save(fitted, tmp_path / "model.safetensors"))):
+        network = to_torch(model)
+        assert {x.dtype for x in network.parameters()} == {dtype}
+        with torch.no_grad():
+            found = network(torch.tensor(X + moved, dtype=dtype))[:, 0].double().numpy()
+        wanted = model.predict(X + moved)
+        assert abs(found - wanted).max() <= 1e-4 * y.std()
+        assert next(to_torch(model.model_).parameters()).dtype == torch.float64

@@ -8,7 +8,7 @@ from torch import nn
 
 from liftednet import initialize_
 from liftednet.activations import Sigmoid
-from liftednet.errors import DataError
+from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import CrossEntropy, FenchelYoungLoss, OutputLoss, SquaredError
 from liftednet.models import LiftedMLP, LiftedRNN
 from liftednet.names import activation_of, loss_of
@@ -53,6 +53,46 @@ def test_a_loss_has_a_name(name) -> None:
     assert isinstance(LiftedMLP((2, 3, 1), "sigmoid", name).activations[0], Sigmoid)
     assert isinstance(LiftedRNN(2, 3, 1, "tanh", name).loss, SquaredError)
     assert vars(loss_of("quantile:0.9"))["level"] == 0.9
+
+
+@pytest.mark.parametrize(
+    ("name", "of_torch"),
+    [
+        ("mae", nn.L1Loss()),
+        ("absolute_error", nn.L1Loss()),
+        ("l2", nn.MSELoss()),
+        ("log_loss", nn.CrossEntropyLoss()),
+        ("BCE", nn.BCEWithLogitsLoss()),
+        ("smooth_l1", nn.SmoothL1Loss()),
+    ],
+)
+def test_the_names_of_other_libraries_are_those_of_their_losses(name, of_torch) -> None:
+    assert repr(loss_of(name)) == repr(loss_of(of_torch))
+    with pytest.raises(DataError, match="number behind a colon"):
+        loss_of(name + ":two")
+
+
+def test_a_loss_that_there_is_not_is_told_with_those_that_there_are() -> None:
+    with pytest.raises(DataError, match=r"no loss 'hinge'; there are .*CrossEntropy.*mae"):
+        loss_of("hinge")
+
+
+@pytest.mark.parametrize(
+    "module",
+    [nn.ReLU(), nn.LeakyReLU(), nn.ELU(), nn.Softplus(), nn.Hardtanh(), nn.ReLU6(), nn.Tanh(),
+     nn.Sigmoid(), nn.Identity(), nn.PReLU()],
+    ids=lambda x: type(x).__name__,
+)  # fmt: skip
+def test_an_activation_goes_by_the_name_and_the_module_of_torch(module) -> None:
+    u = torch.linspace(-8, 8, 101, dtype=torch.float64)[:, None]
+    wanted = module.double()(u).detach()
+    for given in (module, type(module).__name__, type(module).__name__.lower()):
+        assert torch.allclose(activation_of(given).forward(u), wanted, rtol=1e-12, atol=1e-15)
+
+
+def test_an_activation_of_torch_with_settings_is_no_other_one() -> None:
+    with pytest.raises(DeclarationError, match="from_function"):
+        LiftedMLP((2, 3, 1), nn.LeakyReLU(0.5))
     assert type(activation_of("logistic")) is Sigmoid
 
 
@@ -71,9 +111,10 @@ def test_a_network_starts_alike_however_the_loss_is_said(loss, capsys) -> None:
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("name", ["gelu", "SiLU", "mish"])
+@pytest.mark.parametrize("name", ["gelu", "SiLU", "mish", nn.GELU()], ids=str)
 def test_a_map_that_falls_is_refused_with_what_takes_it(name) -> None:
     grid = torch.linspace(-5, 0, 100)
-    assert getattr(nn.functional, name.lower())(grid).diff().min() < 0  # no argmin falls
+    module = name if isinstance(name, nn.Module) else getattr(nn.functional, name.lower())
+    assert module(grid).diff().min() < 0  # no argmin falls
     with pytest.raises(DataError, match=r"liftednet\.lift"):
         activation_of(name)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.pipeline import make_pipeline
 from torch.utils.data import TensorDataset
 
 from liftednet import LiftedError, LiftedRegressor, activations, losses, save, to_torch
@@ -152,8 +153,12 @@ def test_an_estimator_is_the_network_inside_it():
         with pytest.raises(NotFittedError, match="LiftedRegressor has no network yet"):
             door(estimator)
     estimator.fit(np.column_stack([REAL] * 4), REAL.numpy())
+    with pytest.raises(NotFittedError, match=r"give the estimator in it, as pipeline\[-1\]"):
+        to_torch(make_pipeline(estimator).fit(np.column_stack([REAL] * 4), REAL.numpy()))
     x = torch.randn(5, 4, dtype=torch.float64)
-    assert torch.equal(to_torch(estimator)(x), to_torch(estimator.model_)(x))
+    assert torch.equal(
+        to_torch(estimator).double()(x), to_torch(estimator.model_).float().double()(x)
+    )
 
 
 @pytest.mark.filterwarnings("ignore:.*:liftednet.errors.FitWarning")
