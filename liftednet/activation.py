@@ -66,6 +66,7 @@ class Activation:
 
     per_unit: bool = True
     margin: Activation | None = None  # a continuous map on the same domain, where phi jumps
+    constant_sum: bool = False  # whether phi(u) sums to the same over the units at every u
     scale_free: bool = False  # phi(c u) = phi(u) for every c > 0, as of a sign
     accuracy: float = 0.0  # to which phi and prox are solved for, relative; 0 for rounding alone
 

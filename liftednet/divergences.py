@@ -59,6 +59,16 @@ class Divergence(ABC):
         """Whether R is a quadratic, so that a weight fit is a ridge regression."""
         return False
 
+    @property
+    def per_unit(self) -> bool:
+        """Whether the Hessian of R is diagonal."""
+        return self.quadratic or self.activation.per_unit
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the gradient of R has one sum over units everywhere, as of a softmax."""
+        return self.activation.constant_sum and not self.quadratic
+
     def potential(self, v: Expression) -> Expression:
         """Return Phi(v), summed over samples and units, in CVXPY."""
         return self.activation.potential(v)

@@ -40,7 +40,7 @@ def _where_sum_is_one(v: Tensor, values: Tensor) -> Tensor:
 class _OnSimplex(Activation):
     """What both maps onto the simplex share."""
 
-    per_unit = False
+    per_unit, constant_sum = False, True
 
     def domain(self, v: Expression) -> list[Constraint]:
         """Return v >= 0 and sum v = 1 per sample."""

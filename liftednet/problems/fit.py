@@ -13,7 +13,7 @@ from torch import Tensor
 
 from liftednet import processes
 from liftednet.activations.simplex import Softmax
-from liftednet.divergences import Divergence, Joint, require_divergence
+from liftednet.divergences import Divergence, require_divergence
 from liftednet.errors import DataError
 from liftednet.lazy import cvxpy as cp
 from liftednet.maps import LinearMap, Times
@@ -373,8 +373,20 @@ def constant(value: Tensor) -> cp.Constant:
 
 def curvatures(divergence: Divergence, u: Tensor) -> Tensor:
     """Return the Hessian of R at every row of u, (..., units, units), by autograd if need be."""
-    if isinstance(divergence, Joint) or divergence.activation.per_unit:
+    if divergence.per_unit:
         return torch.diag_embed(divergence.link_curvature(u))
+    if isinstance(divergence.activation, Softmax):
+        p = divergence.link_gradient(u)
+        hessian = -p.unsqueeze(-1) * p.unsqueeze(-2)
+    else:
+        hessian = _derived(divergence, u)
+    if divergence.balanced:  # p (1 - p) is all rounding where p is near 1
+        diagonal = hessian.diagonal(dim1=-2, dim2=-1).zero_()
+        diagonal.copy_(-hessian.sum(-1))
+    return hessian
+
+
+def _derived(divergence: Divergence, u: Tensor) -> Tensor:
     with torch.enable_grad():
         point = u.detach().requires_grad_()
         gradient = divergence.link_gradient(point)
@@ -382,11 +394,7 @@ def curvatures(divergence: Divergence, u: Tensor) -> Tensor:
             torch.autograd.grad(gradient[..., unit].sum(), point, retain_graph=True)[0]
             for unit in range(u.shape[-1])
         ]
-    hessian = torch.stack(columns, dim=-1)
-    if isinstance(divergence.activation, Softmax):  # p (1 - p) is all rounding where p is near 1
-        diagonal = hessian.diagonal(dim1=-2, dim2=-1)
-        diagonal.zero_().copy_(-hessian.sum(-1))
-    return hessian
+    return torch.stack(columns, dim=-1)
 
 
 def rounding(sizes: Tensor) -> Tensor:

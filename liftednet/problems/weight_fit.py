@@ -9,10 +9,10 @@ from math import isfinite, isnan
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from liftednet import processes
-from liftednet.activations.simplex import Softmax
-from liftednet.divergences import Divergence, Joint, Tight, require_divergence
+from liftednet.divergences import Divergence, Joint, require_divergence
 from liftednet.errors import DeclarationError
 from liftednet.maps import Rows
 from liftednet.penalties import Penalty
@@ -125,8 +125,7 @@ class WeightFit(Fit[Weights]):
     @cached_property
     def balanced(self) -> bool:
         """Whether grad R(u) - v sums to 0 over units, so that what moves all u alike is free."""
-        divergence = self.divergence
-        return isinstance(divergence, Tight) and isinstance(divergence.activation, Softmax)
+        return self.divergence.balanced
 
     @cached_property
     def terms_above(self) -> Sequence[Link]:
@@ -443,20 +442,29 @@ class WeightFit(Fit[Weights]):
         """
         design, units = self.design.centered, u.shape[1]
         features = design.features + design.bias
-        identity = torch.eye(units, dtype=torch.float64, device=u.device)
         if isinstance(self.divergence, Joint) and self.by_gram:
+            identity = torch.eye(units, dtype=torch.float64, device=u.device)
             return torch.kron(self.divergence.smoothness * design.gram, identity)
-        total = u.new_zeros(features, units * units * features, dtype=torch.float64)
+        balanced, each = self.divergence.balanced, torch.arange(units)
+        pairs = torch.triu_indices(units, units, int(balanced))  # the rest is their mirror and sum
+        one, two = (each, each) if self.divergence.per_unit else pairs
+        total = u.new_zeros(features, (len(one) + 1) * features, dtype=torch.float64)
         for part, x in design.rows():
             for some in row_chunks(len(x), units * units * features):
-                slopes = curvatures(self.divergence, u[part][some].double())
+                slopes = curvatures(self.divergence, u[part][some].double())[:, one, two]
                 rows = slice(part.start + some.start, part.start + some.stop)
-                slopes = design.weighed(slopes, rows) + least * identity
-                weighted = slopes.unsqueeze(-1) * x[some, None, None, :]
-                total += x[some].T @ weighted.flatten(1)
+                slopes = functional.pad(design.weighed(slopes, rows), (0, 1), value=least)
+                total += x[some].T @ (slopes.unsqueeze(-1) * x[some, None]).flatten(1)
         (total,) = processes.total(total)
-        size = features * units
-        return total.reshape(features, units, units, features).transpose(2, 3).reshape(size, size)
+        *blocks, damping = total.view(features, -1, features).unbind(1)
+        found = total.new_zeros(features, units, features, units)
+        if blocks:
+            found[:, one, :, two] = found[:, two, :, one] = torch.stack(blocks)
+        diagonal = found.diagonal(dim1=1, dim2=3)
+        if balanced:
+            diagonal.sub_(found.sum(3).mT)
+        diagonal.add_(damping.unsqueeze(-1))
+        return found.view(features * units, features * units)
 
     def outputs(self, stacked: Tensor) -> Tensor:
         """Return X W + b + C at [W; b + shift W], (samples, units), in float64."""

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
-from liftednet.activations import Softmax
 
 from .equations import DirectModel, output_jacobians, parts_of
 from .kinks import quasi_newton
@@ -111,7 +110,7 @@ def prior_of(forward: Forward) -> Tensor:
 def count_answers(target: Target) -> float:
     """Return how many numbers a target asks for; a sample of weight 2 counts as two."""
     counted = target.counted
-    outputs = target.values.shape[-1] - isinstance(target.divergence.activation, Softmax)
+    outputs = target.values.shape[-1] - target.divergence.balanced
     weight = target.weight
     if isinstance(weight, Tensor):
         return outputs * float((weight[..., 0] * counted).sum())

@@ -14,7 +14,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from liftednet import processes
 from liftednet.activation import Activation
 from liftednet.activations import Identity, Softmax
-from liftednet.divergences import Divergence, Joint, Tight
+from liftednet.divergences import Divergence, Tight
 from liftednet.maps import pulled_back
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Target:
     def curved(self, outputs: Tensor) -> Product:
         """Return the product of weight Hess R(u) with directions (samples, rows, outputs)."""
         divergence = self.divergence
-        if isinstance(divergence, Joint) or divergence.activation.per_unit:
+        if divergence.per_unit:
             curvature = self._kept(divergence.link_curvature(outputs))
             return lambda direction: curvature * direction
         if isinstance(divergence, Tight) and type(divergence.activation) is Softmax:

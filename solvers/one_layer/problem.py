@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from liftednet.activations import Softmax
 from liftednet.divergences import Divergence
+from liftednet.problems.fit import curvatures
 from liftednet.sets.polyhedron import Array, Limits
 
 from .oracle import Kind, Kinked
@@ -44,10 +44,7 @@ class Scores:
 
     def curvature(self, f: Tensor) -> Tensor:
         """Return the Hessians in the scores, (samples, outputs, outputs)."""
-        if isinstance(self.divergence.activation, Softmax):
-            p = self.divergence.link_gradient(f)
-            return self.weights[..., None] * (p.diag_embed() - p[:, :, None] * p[:, None])
-        return (self.weights * self.divergence.link_curvature(f)).diag_embed()
+        return self.weights.unsqueeze(-1) * curvatures(self.divergence, f)
 
     def dual(self, V: Tensor) -> tuple[Tensor, Tensor]:
         """Return min over f of the sum + <V, f> of every sample, and the size of its terms.
