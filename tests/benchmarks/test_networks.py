@@ -1,6 +1,9 @@
-"""Networks against torch's own loops, step by step."""
+"""What papers print: scans, gradients through time, forms, and tables whose commands exist."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks.papers.networks import (
     RELU,
@@ -22,6 +25,8 @@ from benchmarks.papers.networks import (
     dense_scan,
     independent_scan,
 )
+from benchmarks.papers.printed_forms import FORMS, SPACING, bracket, missed
+from benchmarks.papers.through_time import truncated_backward
 from liftednet.errors import DataError
 
 
@@ -110,3 +115,55 @@ def test_readout_is_the_ridge_regression_of_scikit_learn() -> None:
     reference = Ridge(alpha=0.1).fit(rows, y.flatten(0, 1).numpy())
     found = network.fit(x, y).outputs(x).flatten(0, 1).numpy()
     assert np.allclose(found, reference.predict(rows).reshape(found.shape), atol=1e-6)
+
+
+ROOT = Path(__file__).parents[2]
+BROKEN = ("arctanh", "sine, on", "the same, read as the leaky", "(9)")
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form[0])
+def test_forms_hold_but_for_those_that_are_named(form) -> None:
+    assert (missed(form)[0] > 0.1) == form[0].startswith(BROKEN)
+    assert form[0].startswith(BROKEN) or missed(form)[0] <= 4 * SPACING
+
+
+def test_the_printed_bracket_fails_for_one_label_and_not_for_shares() -> None:
+    assert bracket(soft=False)[1] > 100
+    assert bracket(soft=True)[1] == 0
+
+
+def test_every_command_of_the_table_exists() -> None:
+    text = (ROOT / "benchmarks/papers/README.md").read_text(encoding="utf-8")
+    paths = re.findall(r"tests/[\w/.]+", text)
+    modules = re.findall(r"`papers\.(\w+)`", text)
+    modules += [f"../{name}" for name in re.findall(r"-m benchmarks\.(\w+)`", text)]
+    places = [ROOT / "benchmarks/papers" / name for name in modules]
+    assert len(paths) > 20 and len(places) > 20
+    assert all((ROOT / path).exists() for path in paths)
+    assert all(place.with_suffix(".py").exists() or place.is_dir() for place in places)
+
+
+def gradient(model: nn.Module) -> Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("segment", [1, 4, 9])
+def test_gradient_stops_at_the_segment_and_the_state_does_not(segment: int) -> None:
+    """By hand: the same loss on a graph whose state is detached every `segment` steps."""
+    torch.manual_seed(1)
+    cell = nn.RNNCell(2, 4)
+    model = SequenceModel(CellRecurrence(cell), 4, 1)
+    x, y = torch.randn(3, 9, 2), torch.randn(3, 9, 1)
+
+    def loss(outputs: Tensor, first: int) -> Tensor:
+        return ((outputs - y[:, first : first + outputs.shape[1]]) ** 2).sum()
+
+    truncated_backward(model, x, segment, loss)
+    found = gradient(model)
+    model.zero_grad()
+    state, total = torch.zeros(3, 4), torch.zeros(())
+    for t in range(9):
+        state = cell(x[:, t], state.detach() if t % segment == 0 else state)
+        total = total + ((model.readout(state) - y[:, t]) ** 2).sum()
+    total.backward()
+    assert torch.allclose(found, gradient(model), atol=1e-5)

@@ -1,31 +1,37 @@
-"""The run store survives interruptions; tables and pictures can be read back."""
+"""Runs and their reports, and how settings are chosen."""
 
 from __future__ import annotations
 
 import csv
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
+from torch.nn import functional
 
+from benchmarks.harness.exact import exact_gradients
 from benchmarks.harness.report import Table, write_report
-from benchmarks.harness.runs import Record, best_rate, finished, matching, run_all
+from benchmarks.harness.runs import Record, best_rate, finished, matching, run_all, tuned
+from liftednet.models import LiftedMLP, Minibatch
+from liftednet.models.methods.minibatch import BatchSteps
 
 
 @dataclass(frozen=True)
-class Setting:
+class Case:
     method: str
     seed: int
 
 
-SETTINGS = [Setting(method, seed) for method in ("a", "b") for seed in (0, 1)]
+SETTINGS = [Case(method, seed) for method in ("a", "b") for seed in (0, 1)]
 
 
 def test_an_interrupted_grid_goes_on_where_it_stopped(tmp_path: Path) -> None:
     store = tmp_path / "deep" / "runs.jsonl"
-    made: list[Setting] = []
+    made: list[Case] = []
 
-    def run(setting: Setting) -> dict[str, float]:
+    def run(setting: Case) -> dict[str, float]:
         if len(made) == 2:
             raise KeyboardInterrupt
         made.append(setting)
@@ -35,9 +41,9 @@ def test_an_interrupted_grid_goes_on_where_it_stopped(tmp_path: Path) -> None:
         run_all(store, SETTINGS, run)
     # The interruption may also have cut a line in half.
     store.write_text(store.read_text() + '{"settings": {"kind"')
-    again: list[Setting] = []
+    again: list[Case] = []
 
-    def resumed(setting: Setting) -> dict[str, float]:
+    def resumed(setting: Case) -> dict[str, float]:
         again.append(setting)
         return {"score": setting.seed + 0.5}
 
@@ -46,7 +52,7 @@ def test_an_interrupted_grid_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert [r.settings for r in records] == SETTINGS
     assert [r.outcome["score"] for r in records] == [0.5, 1.5, 0.5, 1.5]
     assert run_all(store, SETTINGS[::-1], resumed)[0].settings == SETTINGS[-1]
-    assert finished(store, [*SETTINGS, Setting("c", 0)]) == records
+    assert finished(store, [*SETTINGS, Case("c", 0)]) == records
     assert len(again) == 2 and len(store.read_text().splitlines()) == 4
 
 
@@ -74,3 +80,48 @@ def test_report_holds_the_table_and_where_it_was_made(tmp_path: Path) -> None:
         assert piece in text
     with (tmp_path / "scores.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [["method", "test"], ["a, b", "1"], ["c", "2"]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    rate: float = 1e-3
+    start: str = "normal"
+
+
+@pytest.mark.parametrize("best", [1e-5, 1e-3, 0.3])
+def test_a_search_goes_on_until_its_best_is_inside(best):
+    tried = []
+
+    def score(setting: Setting) -> float:
+        tried.append(setting)
+        return (setting.start == "good") - abs(math.log10(setting.rate / best))
+
+    found, count = tuned(Setting(), [("rate", 3.0), ("start", ("good", "bad"))], score)
+    assert found.start == "good"
+    assert abs(math.log10(found.rate / best)) <= math.log10(3) / 2 + 0.05
+    rates = [setting.rate for setting in tried]
+    assert min(rates) < found.rate < max(rates)
+    assert count == len(tried) == len(set(tried))
+
+
+def test_the_control_has_the_gradients_of_autograd():
+    source = torch.Generator().manual_seed(0)
+    x = torch.randn(7, 5, generator=source, dtype=torch.float64)
+    y = torch.randint(3, (7,), generator=source)
+    model = LiftedMLP((5, 6, 4, 3), lam=0.5, standardize=False, seed=1, dtype=torch.float64)
+    weights = [layer.to(x) for layer in model._first_weights()]
+    steps = BatchSteps(model.structure, weights, Minibatch(), source)
+    batch = model._data(x, y)
+
+    def found() -> torch.Tensor:
+        with torch.no_grad():
+            found = steps.gradients
+            return found.of(batch, steps.weights, found.counts(batch), 1.0)[1][0].parts[0]
+
+    u = weights[0].apply(x).requires_grad_()
+    output = weights[2].apply(weights[1].apply(u.relu()).relu())
+    loss = functional.cross_entropy(output, y)
+    (wanted,) = torch.autograd.grad(loss, u)
+    with exact_gradients():
+        assert torch.allclose(found(), wanted, atol=1e-12)
+    assert not torch.allclose(found(), wanted, atol=1e-3 * float(wanted.abs().max()))

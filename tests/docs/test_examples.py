@@ -1,4 +1,4 @@
-"""The site's examples and blocks run as they stand, draw something, and pages keep their limits."""
+"""The README, the site's examples and pages, and notebooks run, and keep their limits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
+import nbformat
 import pytest
+import torch
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = sorted((DOCS / "examples").glob("*.py"))
@@ -67,3 +69,89 @@ def test_a_page_is_short_and_cites_files_that_are_there(page) -> None:
         assert (page.parent / target).exists(), target
     outside = re.findall(r"\]\((?:\.\./)+(?:benchmarks|results)/[^)]*\)", text)
     assert not outside, "the site has no page of it: write it as {download}"
+
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+notebooks = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def code_of(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def pictures(cells) -> int:
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert not [output for output in outputs if output.output_type == "error"]
+    return sum("image/png" in output.get("data", {}) for output in outputs)
+
+
+@notebooks
+def test_it_is_kept_executed_with_pictures(path) -> None:
+    cells = code_of(path)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert pictures(cells) >= 1
+
+
+@notebooks
+@pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
+def test_it_runs_at_toy_size(path, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("LIFTEDNET_TOY", "1")
+    monkeypatch.chdir(tmp_path)
+    plt.close("all")
+    names: dict[str, object] = {}
+    try:
+        for number, cell in enumerate(code_of(path), start=1):
+            exec(compile(cell.source, f"{path.name}, cell {number}", "exec"), names)
+        assert len(plt.get_fignums()) == pictures(code_of(path))
+    finally:
+        plt.close("all")
+
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def after(tmp_path_factory):
+    """What the names stand for after all blocks, run in an empty folder."""
+    names: dict[str, object] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("readme"))
+        for number, block in enumerate(BLOCKS, start=1):
+            exec(compile(block, f"README.md, block {number}", "exec"), names)
+    return names
+
+
+def test_the_interval_holds_about_as_many_answers_as_it_says(after) -> None:
+    inside = (after["low"] <= after["y_test"]) & (after["y_test"] <= after["high"])
+    assert 0.8 < inside.mean() < 0.98
+
+
+def test_the_certified_network_rises(after) -> None:
+    x = after["X_test"]
+    for column, direction in enumerate(after["directions"]):
+        more = x.copy()
+        more[:, column] += 0.05
+        if direction:
+            assert (after["rising"].predict(more) >= after["rising"].predict(x) - 1e-9).all()
+
+
+def test_the_users_own_network_has_learned_and_the_exported_one_predicts_the_same(after) -> None:
+    assert after["right"].float().mean() > 0.9
+    x = torch.from_numpy(after["X_test"])
+    with torch.no_grad():
+        outputs = after["network"](x.to(next(after["network"].parameters()).dtype)).flatten()
+    expected = torch.from_numpy(after["rising"].predict(after["X_test"]))
+    torch.testing.assert_close(outputs.double(), expected.double(), rtol=1e-4, atol=1e-2)
+
+
+def test_it_is_one_screen_and_a_half() -> None:
+    assert len(TEXT.split()) <= 900
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", TEXT):
+        assert (ROOT / target).exists(), target

@@ -1,10 +1,17 @@
-"""The rooms import in one direction, and heavy packages only when they are used."""
+"""The rooms import in one direction, and what is installed is liftednet and nothing else."""
 
 from __future__ import annotations
 
 import ast
 import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
 from collections.abc import Iterator
+from configparser import ConfigParser
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +36,11 @@ class Import(NamedTuple):
     when_loaded: bool  # not put off to a call, nor only for type checkers
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
 class Source(NamedTuple):
     module: str
     path: Path
@@ -36,9 +48,6 @@ class Source(NamedTuple):
     @property
     def package(self) -> str:
         return self.module if self.path.stem == "__init__" else self.module.rpartition(".")[0]
-
-    def parse(self) -> ast.Module:
-        return ast.parse(self.path.read_text(encoding="utf-8"), str(self.path))
 
 
 def sources(root: Path) -> Iterator[Source]:
@@ -109,7 +118,7 @@ def upward(root: Path) -> list[str]:
     return [
         f"{source.path.relative_to(root)}:{found.line} imports {found.target}"
         for source in sources(root)
-        for found in imports(source.parse(), source.package)
+        for found in imports(parsed(source.path), source.package)
         if height(found.target) > height(source.module)
         and (found.when_loaded or source.module != FRONT_DOOR)
     ]
@@ -120,7 +129,7 @@ def heavy(root: Path) -> list[str]:
     return [
         f"{source.path.relative_to(root)}:{found.line} imports {found.target}"
         for source in sources(root)
-        for found in imports(source.parse(), source.package)
+        for found in imports(parsed(source.path), source.package)
         if found.when_loaded
         and found.target.split(".")[0] in HEAVY
         and not any(
@@ -139,7 +148,7 @@ def test_heavy_packages_wait_until_they_are_used() -> None:
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def planted(tmp_path: Path) -> Path:
     for folder in ("liftednet/problems", "liftednet/command", "models/methods", "solvers/kernels"):
         (tmp_path / folder).mkdir(parents=True)
     return tmp_path
@@ -161,9 +170,9 @@ def tree(tmp_path: Path) -> Path:
         ("models/builders.py", "from liftednet.command import app"),
     ],
 )
-def test_a_planted_upward_import_is_found(tree: Path, name: str, text: str) -> None:
-    (tree / name).write_text(text)
-    assert [line.split(":")[0] for line in upward(tree)] == [name]
+def test_a_planted_upward_import_is_found(planted: Path, name: str, text: str) -> None:
+    (planted / name).write_text(text)
+    assert [line.split(":")[0] for line in upward(planted)] == [name]
 
 
 @pytest.mark.parametrize(
@@ -178,6 +187,88 @@ def test_a_planted_upward_import_is_found(tree: Path, name: str, text: str) -> N
         ("solvers/reference.py", "if TYPE_CHECKING:\n    pass\nelse:\n    import cvxpy", True),
     ],
 )
-def test_a_planted_heavy_import_is_found(tree: Path, name: str, text: str, found: bool) -> None:
-    (tree / name).write_text(text)
-    assert bool(heavy(tree)) is found
+def test_a_planted_heavy_import_is_found(planted: Path, name: str, text: str, found: bool) -> None:
+    (planted / name).write_text(text)
+    assert bool(heavy(planted)) is found
+
+
+SOURCES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "liftednet", "models", "solvers")
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    result = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    """Every file of a wheel except RECORD, which lists the others."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {
+            name: archive.read(name) for name in archive.namelist() if not name.endswith("RECORD")
+        }
+
+
+def packages_in_tree() -> set[str]:
+    """Every folder that holds Python, under its package name; the links are not followed."""
+    return {
+        ".".join(("liftednet", *Path(folder).relative_to(ROOT / base).parts))
+        for base, room in ((".", "models"), (".", "solvers"), ("liftednet", "liftednet"))
+        for folder, _, names in os.walk(ROOT / room)
+        if any(name.endswith(".py") for name in names)
+    }
+
+
+def setup_cfg() -> ConfigParser:
+    config = ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    return config
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources, so that building leaves nothing in the repository."""
+    copy = tmp_path_factory.mktemp("sources")
+    for name in filter(lambda name: (ROOT / name).exists(), SOURCES):
+        if (ROOT / name).is_dir():
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignore)
+        else:
+            shutil.copy(ROOT / name, copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def built(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdist, and in `via-sdist` the wheel that was built from the sdist."""
+    out = tmp_path_factory.mktemp("built")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, tree, cwd=out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel built from the tree itself."""
+    out = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", out, tree, cwd=out)
+    return next(out.glob("*.whl"))
+
+
+def test_every_package_of_the_tree_is_listed() -> None:
+    assert set(setup_cfg()["options"]["packages"].split()) == packages_in_tree()
+
+
+def test_wheel_holds_every_source_file(wheel: Path) -> None:
+    packed = contents(wheel)
+    assert {name.split("/")[0] for name in packed if ".dist-info/" not in name} == {"liftednet"}
+    assert "liftednet/py.typed" in packed
+    for package in packages_in_tree():
+        for path in (ROOT / package.replace(".", "/")).glob("*.py"):
+            assert packed[path.relative_to(ROOT).as_posix()] == path.read_bytes()
+
+
+def test_sdist_builds_the_same_wheel(built: Path, wheel: Path) -> None:
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"models/__init__.py", "solvers/__init__.py", "setup.cfg", "LICENSE"} <= names
+    assert contents(next(built.glob("*.whl"))) == contents(wheel)

@@ -92,15 +92,6 @@ def test_a_declared_activation_is_solved_by_fast_and_reference_solvers(activatio
         assert fast.objective <= reference.objective + 1e-7
 
 
-def test_coupled_units_need_a_potential_a_domain_and_a_map_alone(generator):
-    weights, states = problems(Ball(), joint, generator)
-    assert solve(weights).residual < 1e-10
-    solution = solve(states)
-    assert solution.residual < 1e-4
-    assert solution.objective == pytest.approx(solve(states, "reference").objective, rel=1e-6)
-    assert solution.value.norm(dim=-1).max() <= 1 + 1e-6
-
-
 def test_what_cannot_be_derived_is_asked_for_by_name():
     u = torch.zeros(2, 3, dtype=torch.float64)
     with pytest.raises(DeclarationError, match="does not declare `conjugate`"):
@@ -196,11 +187,6 @@ def test_the_prox_of_an_expression_keeps_its_digits_beside_other_steps(generator
     w = 2 * torch.randn(12, 3, dtype=torch.float64, generator=generator)
     t = torch.tensor([1e-8, 1e-2, 1.0, 1e8], dtype=torch.float64).repeat(3).unsqueeze(1)
     torch.testing.assert_close(clipped.prox(w, t), (w / (1 + t)).clamp(-1, 1), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("activation", [BY_POTENTIAL["ReLU"][0], stated_ball()], ids=repr)
-def test_what_a_potential_alone_declares_passes_the_check(activation):
-    assert check_activation(activation, units=2).passed
 
 
 def test_the_derivative_of_an_expression_is_that_of_the_map(generator):

@@ -1,15 +1,24 @@
-"""Tight and joint divergences: what the design's section 1 says of them."""
+"""Tight and joint divergences, and those of maps that jump, which have a margin beside it."""
 
 from __future__ import annotations
 
 import cvxpy as cp
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liftednet import activations
-from liftednet.divergences import Joint, Tight, joint, tight
+from liftednet import activations, data, to_torch
+from liftednet.activations import Clipped, Quantized, ReLU, Sign
+from liftednet.divergences import Joint, Margin, Tight, joint, tight
+from liftednet.errors import DataError, DeclarationError
+from liftednet.models import LiftedMLP, Minibatch
+from liftednet.models.methods.batch_gradients import Targets
+from liftednet.penalties import SquaredFrobenius
+from liftednet.problems import WeightFit
+from liftednet.samples import Design
+from liftednet.solvers import solve
 from tests.liftednet.activations.catalogue import COUPLED, SEPARABLE
 
 LIPSCHITZ = [*SEPARABLE, *COUPLED]
@@ -96,3 +105,136 @@ def test_the_switch_returns_what_its_names_say():
     assert isinstance(tight(activations.Identity()), Joint)  # where the two agree, the simpler
     assert not tight(activations.ReLU()).quadratic
     assert joint(activations.ReLU()).quadratic
+
+
+STEPS = [Quantized(), Quantized(2, -1.0, 1.0), Quantized(5, -1.0, 2.0), Sign()]
+
+
+def test_the_nearest_level_is_taken(generator):
+    u = 2 * torch.randn(50, 3, dtype=torch.float64, generator=generator)
+    thirds = np.round((u.numpy().clip(-1, 2) + 1) / 0.75) * 0.75 - 1
+    np.testing.assert_allclose(Quantized(5, -1.0, 2.0).forward(u), thirds)
+    np.testing.assert_allclose(Quantized().forward(u), u.numpy() > 0.5)
+
+
+def test_the_margin_of_a_sign_is_a_hinge(generator):
+    u = 2 * torch.randn(40, 1, dtype=torch.float64, generator=generator)
+    v = torch.randn(40, 1, dtype=torch.float64, generator=generator).sign()
+    product = (u * v)[:, 0]
+    squared = torch.where(product > -1, (1 - product).clamp(min=0).square() / 2, -2 * product)
+    torch.testing.assert_close(Margin(Quantized(2, -1.0, 1.0)).values(v, u), squared)
+    logistic = torch.nn.functional.softplus(-2 * product)
+    torch.testing.assert_close(Margin(Sign()).values(v, u), logistic)
+    for activation in (Quantized(2, -1.0, 1.0), Sign()):  # both sides of the jump are pushed off it
+        torch.testing.assert_close(Margin(activation).link_gradient(0 * u) - v, -v)
+
+
+@pytest.mark.parametrize("activation", STEPS, ids=repr)
+def test_it_is_least_at_the_forward_map_and_smooth(activation, generator):
+    divergence = Margin(activation)
+    u = 2 * torch.randn(30, 1, dtype=torch.float64, generator=generator)
+    places = torch.linspace(-3, 3, 60, dtype=torch.float64)[:, None]  # none of which is a jump
+    values = activation.forward(places).unique()
+    found = torch.stack([divergence.values(v.expand(30, 1), u) for v in values])
+    torch.testing.assert_close(values[found.argmin(0)][:, None], activation.forward(u))
+    v = activation.forward(-u)
+    both = cp.Variable((30, 1))
+    stated = cp.Problem(cp.Minimize(divergence.link_term(both, v.numpy())))
+    assert stated.objective.expr.is_convex()
+
+
+def test_a_weight_fit_with_a_margin_is_that_of_cvxpy(generator):
+    x = torch.randn(40, 4, dtype=torch.float64, generator=generator)
+    v = torch.randn(40, 2, dtype=torch.float64, generator=generator).sign()
+    fit = WeightFit(Margin(Sign()), Design(x, bias=False), v, SquaredFrobenius(0.3))
+    found = solve(fit).value.matrix
+    weights = cp.Variable((4, 2))
+    loss = cp.sum(cp.logistic(-2 * cp.multiply(v.numpy(), x.numpy() @ weights)))
+    cp.Problem(cp.Minimize(loss + 0.3 * cp.sum_squares(weights))).solve(solver=cp.CLARABEL)
+    np.testing.assert_allclose(found, np.asarray(weights.value), atol=1e-5)
+
+
+@pytest.mark.parametrize("width", [0.3, 2.0])
+def test_a_width_moves_the_margin_of_a_sign(width, generator):
+    """In u / w it is the same divergence times w: a hinge that ends at w."""
+    divergence = Margin(Sign(), width)
+    u = torch.randn(40, 1, dtype=torch.float64, generator=generator).requires_grad_()
+    v = (2 * torch.rand(40, 1, dtype=torch.float64, generator=generator) - 1) * 0.9
+    at = torch.atanh(v)
+    potential = (v * at - at.cosh().log())[:, 0]
+    hinge = (width * (u / width).cosh().log() - u * v)[:, 0]
+    found = divergence.values(v, u)
+    torch.testing.assert_close(found, width * potential + hinge)
+    asked = torch.autograd.grad(found.sum(), u, create_graph=True)[0]
+    torch.testing.assert_close(asked, divergence.link_gradient(u) - v)
+    torch.testing.assert_close(
+        torch.autograd.grad(asked.sum(), u)[0], divergence.link_curvature(u.detach())
+    )
+    u = u.detach()
+    assert float(divergence.link_curvature(0 * u).max()) == divergence.smoothness == 1 / width
+    nearest = divergence.minimizer(u)
+    torch.testing.assert_close(nearest, torch.tanh(u / width))
+    stated = divergence.state_term(cp.Constant(nearest.numpy()), cp.Constant(u.numpy()))
+    assert stated.value == pytest.approx(float(divergence.state_value(nearest, u)))
+    linked = divergence.link_term(cp.Constant(u.numpy()), cp.Constant(v.numpy()))
+    assert linked.value == pytest.approx(float(divergence.link_value(u, v)))
+
+
+def test_what_is_asked_of_a_sign_has_no_scale(generator):
+    """As sign(c u) = sign(u), c times the push asks c u for what the push asks u for."""
+    u = torch.randn(200, 4, dtype=torch.float64, generator=generator)
+    push = torch.randn(200, 4, dtype=torch.float64, generator=generator)
+    weights = torch.ones(200, dtype=torch.float64)
+    weights[150:] = 0.0
+
+    def asked(u, push, activation, weights=None):
+        rule = Targets(Margin(activation), Margin(activation), 1e4, weights, near=True).at(u)
+        return rule.gradient(u, rule.forward(u), push)
+
+    found = asked(u, push, Sign())
+    slope = 1 - torch.tanh(u / (0.6 * u.square().mean().sqrt())).square()
+    width = 0.6 * float(u.square().mean().sqrt())
+    torch.testing.assert_close(found, slope * push / width, rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(asked(1e-3 * u, 1e-3 * push, Sign()), found)
+    absolute = asked(1e-3 * u, 1e-3 * push, Quantized(2, -1.0, 1.0))
+    torch.testing.assert_close(absolute, 1e-3 * push)  # levels have a scale
+    weighed = asked(torch.cat([u[:150], 50 * u[150:]]), push, Sign(), weights)
+    torch.testing.assert_close(weighed[:150], asked(u[:150], push[:150], Sign()))
+    assert bool((asked(0 * u, push, Sign()).isfinite()).all())
+
+
+@pytest.mark.filterwarnings("ignore:.*no better than a constant")
+def test_signs_begin_where_steps_turn_them(generator):
+    x = torch.randn(500, 30, generator=generator)
+    model = LiftedMLP((30, 20, 20, 2), Sign(), method=Minibatch(1, 500, rate=1e-6))
+    model.fit(x, (x[:, 0] > 0).long())
+    rows = x
+    for layer in model.weights[:-1]:
+        u = layer.apply(rows)
+        assert float(u.std()) == pytest.approx(0.2, rel=0.02)
+        rows = u.sign()
+
+
+def test_without_a_margin_there_is_none_to_take():
+    with pytest.raises(DeclarationError, match="margin"):
+        Margin(ReLU())
+    assert Margin(Sign()).smoothness == 1.0
+    with pytest.raises(DataError, match="levels"):
+        Quantized(1)
+    with pytest.raises(DeclarationError, match="lower < upper"):
+        Quantized(2, 1.0, 0.0)
+    assert isinstance(Quantized().margin, Clipped)
+
+
+def test_three_layers_of_signs_learn_and_are_exported_with_the_true_sign():
+    digits = data.digits()
+    model = LiftedMLP((64, 60, 60, 60, 10), Sign(), method=Minibatch(20, 50, rate=1.0))
+    model.fit(digits.x_train, digits.y_train)
+    predicted = model.predict(digits.x_test)
+    assert float((predicted == digits.y_test).double().mean()) > 0.9
+    rows = digits.x_test
+    for layer in model.weights[:-1]:
+        rows = layer.apply(rows).sign()
+    last = model.weights[-1].apply(rows)
+    assert torch.equal(last.argmax(1), predicted)
+    assert torch.equal(to_torch(model, logits=True)(digits.x_test).argmax(1), predicted)

@@ -23,7 +23,7 @@ from liftednet.penalties import L1, Nonnegative, SquaredFrobenius
 
 X, Y = make_friedman1(400, noise=1.0, random_state=3)
 X, Y, UNSEEN, EXPECTED = X[:200], Y[:200], X[200:], Y[200:]
-SMALL: dict[str, Any] = {"hidden_layer_sizes": (20,), "random_state": 0}
+SMALL: dict[str, Any] = {"hidden_layer_sizes": (10,), "random_state": 0}
 
 
 def chosen(samples: int, loss: Loss | None = None, unseen: bool = False, **options: Any) -> Choice:
@@ -53,7 +53,6 @@ SAME: dict[str, dict[str, Any]] = {
 }
 AS_GOOD: dict[str, dict[str, Any]] = {
     "early": {"early_stopping": True},
-    "early budget": {"early_stopping": True, "max_iter": 200},
     "rho": {"rho": 1.0},
     "penalty": {"penalty": SquaredFrobenius(1.0)},
     "raw": {"standardize": False},

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from liftednet import Activation, activations, losses
 from liftednet.errors import SolverError
-from liftednet.models import FullBatch
 from liftednet.models.block import Blocks
 from liftednet.models.results import Ending
 from liftednet.solvers import Solver, get_solver
@@ -98,14 +97,6 @@ def test_a_rise_is_an_error_and_the_last_good_state_stays():
     assert all(
         old.matrix.equal(new.matrix) for old, new in zip(weights, model.weights, strict=True)
     )
-
-
-def test_a_budget_of_sweeps_is_kept():
-    x, y = labeled()
-    model = fitted(x, y, sweeps=2, tolerance=1e-12, extrapolation=False)
-    assert model.trace is not None and model.trace.ending is Ending.BUDGET
-    assert [step.number for step in model.trace.steps] == [0, 0, 0, 1, 1, 1]
-    assert FullBatch().sweeps > 2
 
 
 @pytest.mark.parametrize("divergence", ["tight", "joint"])

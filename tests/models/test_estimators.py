@@ -37,7 +37,7 @@ QUICK: dict[str, Any] = {"hidden_layer_sizes": (8,), "random_state": 0}
 LEARNING: dict[str, Any] = {**QUICK, "max_iter": 100}
 
 
-@parametrize_with_checks([LiftedClassifier(max_iter=5), LiftedRegressor(max_iter=5)])
+@parametrize_with_checks([LiftedClassifier(10, max_iter=5), LiftedRegressor(10, max_iter=5)])
 def test_all_checks_of_scikit_learn(estimator, check):
     check(estimator)
 

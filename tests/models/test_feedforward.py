@@ -9,18 +9,7 @@ import torch
 
 from liftednet import activations, load, losses, save, to_torch
 from liftednet.models import GaussNewton, LiftedMLP
-from tests.models.networks import bias_of, fitted, full, labeled, targets_for
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_model_keeps_the_precision_that_is_asked_for(dtype):
-    x, y = labeled()
-    model = fitted(x, y, dtype=dtype, sweeps=3)
-    assert {t.dtype for w in model.weights for t in (w.matrix, bias_of(w))} == {dtype}
-    assert {state.dtype for state in model.states} == {dtype}
-    assert model.forward(x).dtype is dtype
-    reached = fitted(x, y, dtype=torch.float64, sweeps=3).objective()
-    assert model.objective() == pytest.approx(reached, rel=1e-3)
+from tests.models.networks import full, labeled, targets_for
 
 
 @pytest.mark.parametrize("loss", [losses.SimplexCrossEntropy(), losses.SquaredError()])

@@ -20,17 +20,13 @@ from liftednet.models.methods.batch_gradients import Targets, _Lifted
 from liftednet.models.methods.minibatch import BatchSteps
 from liftednet.models.results import Step
 from liftednet.penalties import Nonnegative, Penalty, RowNorm
-from liftednet.problems import Design, OutputFit, StateFit, WeightFit, Weights
+from liftednet.problems import OutputFit, StateFit, Weights
 from liftednet.solvers import solve
 from liftednet.solvers.layer_metric import LayerMetric, slope_of
 from tests.models.networks import bias_of, full, gradients, labeled
 
 X, Y = labeled(samples=60)
 SHORT = Minibatch(epochs=3, batch_size=10)
-
-
-def _trained(seed: int = 0, **options) -> LiftedMLP:
-    return LiftedMLP((4, 8, 3), seed=seed, **{"method": SHORT, **options}).fit(X, Y)
 
 
 def _steps(network: LiftedMLP, damping: float = 1e12) -> BatchSteps:
@@ -203,38 +199,6 @@ def test_a_loss_that_is_not_finite_is_an_error_and_the_last_epoch_stays():
     with pytest.raises(SolverError, match=r"lower the rate.*last good epoch"):
         model.fit(X.float(), huge)
     assert all(bool(layer.matrix.isfinite().all()) for layer in model.weights)
-
-
-def test_refitting_the_output_is_the_convex_problem_on_forward_features():
-    """The gradient of the loss and the penalty is that of a pull to the trained weights."""
-    plain, model = (
-        _trained(
-            refit_output=refit,
-            method=Minibatch(1),
-            rho=0.1,
-            standardize=False,
-            solver="generalized-linear",
-        )
-        for refit in (False, True)
-    )
-    assert model.weights[0].matrix.equal(plain.weights[0].matrix)
-    features = torch.relu(model.weights[0].apply(X))
-    (matrix, bias), before = _leaves(model.weights[1]), plain.weights[1].matrix
-    loss = torch.nn.functional.cross_entropy(features @ matrix + bias, Y, reduction="sum")
-    asked, of_bias = torch.autograd.grad(loss + 0.1 * matrix.square().sum(), (matrix, bias))
-    moved = matrix.detach() - before
-    pull = -float((asked * moved).sum() / (2 * moved.square().sum()))
-    torch.testing.assert_close(asked, -2 * pull * moved, atol=1e-4, rtol=1e-4)
-    assert float(of_bias.abs().max()) < 1e-4
-    shares = pull / float(features.square().sum() / features.shape[1])
-    assert min(abs(shares / share - 1) for share in (0.1, 1e-2, 1e-3, 1e-4, 1e-5)) < 1e-2
-    assert model.objective() < plain.objective()
-    fit = model.subproblem("weights 2")
-    assert isinstance(fit, WeightFit) and isinstance(fit.design, Design)
-
-
-def _leaves(layer):
-    return layer.matrix.clone().requires_grad_(), layer.bias.clone().requires_grad_()
 
 
 def test_the_pull_of_the_output_is_chosen_on_samples_that_it_has_not_seen():

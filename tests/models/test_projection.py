@@ -148,11 +148,15 @@ def test_a_traced_program_is_within_them(held, tmp_path) -> None:
     )
     torch.export.save(program, tmp_path / "model.pt2")
     traced = torch.export.load(tmp_path / "model.pt2").module()
-    with torch.no_grad():
-        found = traced(torch.from_numpy(OTHERS))
+    slopes = []
+    for module in (traced, to_torch(held)):
+        x = torch.from_numpy(OTHERS).requires_grad_()
+        found = module(x)
         torch.testing.assert_close(found, held.forward(OTHERS), rtol=0, atol=1e-9)
-        with pytest.raises(RuntimeError, match="no scores meet the limits"):
-            traced(torch.tensor([[-1.0, 0, 0, 0]], dtype=torch.float64))
+        slopes.append(torch.autograd.grad(found[:, 0].sum(), x)[0])
+    torch.testing.assert_close(*slopes, rtol=1e-9, atol=1e-9)
+    with torch.no_grad(), pytest.raises(RuntimeError, match="no scores meet the limits"):
+        traced(torch.tensor([[-1.0, 0, 0, 0]], dtype=torch.float64))
 
 
 def test_limits_that_no_answer_meets_at_an_input_are_told(held) -> None:

@@ -13,13 +13,10 @@ from benchmarks.papers.lifted_rule import forward_lifted
 from liftednet import activations
 from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
-from liftednet.models import FullBatch, LiftedRNN, Minibatch
-from liftednet.models.data import prepared
-from liftednet.models.methods.minibatch import BatchSteps
+from liftednet.models import FullBatch, LiftedRNN
 from liftednet.problems import StatesOverTime
 from liftednet.solvers import solve
 from liftednet.solvers.over_time import NewtonOverTime
-from tests.models.networks import gradients
 
 PAPER: dict[str, Any] = {"divergence": "joint", "rho": 0.1}
 RAW: dict[str, Any] = {**PAPER, "standardize": False}
@@ -148,29 +145,6 @@ def test_refusals_at_the_door(generator):
         small_model(loss=SimplexCrossEntropy())
     with pytest.raises(DeclarationError, match="recurrent layer"):
         small_model(activation=activations.MaxPooling())
-
-
-def test_for_a_large_lam_the_gradients_are_those_of_backpropagation_through_time(generator):
-    x, y = small_task(generator)
-    options: dict[str, Any] = {"divergence": "tight", "lam": 1e6, "rho": 1e-12}
-    model = small_model(**options).fit(x, y)
-    steps = BatchSteps(model.structure, model.weights, Minibatch(), torch.Generator())
-    gradient, last = gradients(steps, prepared(model.network, x, y))
-    (cell,) = model.cells
-    network: Any = nn.RNN(3, 4, nonlinearity="relu", batch_first=True).double()
-    with torch.no_grad():
-        network.weight_hh_l0.copy_(cell.recurrent.T)
-        network.weight_ih_l0.copy_(cell.inputs.T)
-        network.bias_ih_l0.copy_(cell.bias)
-        network.bias_hh_l0.zero_()
-    readout = model.readout.matrix.clone().requires_grad_()
-    logits = network(x)[0] @ readout + model.readout.bias
-    nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten()).backward()
-    parameters = (network.weight_hh_l0, network.weight_ih_l0)
-    wanted = torch.cat([p.grad.T for p in parameters if p.grad is not None])
-    torch.testing.assert_close(gradient.matrix, wanted, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(gradient.bias, network.bias_ih_l0.grad, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(last.matrix, readout.grad, atol=1e-5, rtol=1e-4)
 
 
 def test_the_first_of_twenty_symbols_is_remembered_without_options():

@@ -3,22 +3,50 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from sklearn.pipeline import make_pipeline
 from torch.utils.data import TensorDataset
 
-from liftednet import LiftedError, LiftedRegressor, activations, losses, save, to_torch
-from liftednet.errors import DataError, NotFittedError
-from liftednet.models import LiftedMLP, LiftedRNN
+from liftednet import (
+    Activation,
+    LiftedError,
+    LiftedRegressor,
+    Network,
+    activations,
+    losses,
+    penalties,
+    save,
+    to_torch,
+)
+from liftednet.activations import MaxPooling, ReLU, Sigmoid, Tanh
+from liftednet.errors import DataError, DeclarationError, NotFittedError
+from liftednet.layers import Layer, apply, concatenate, delay, dense, reverse
+from liftednet.losses import CrossEntropy, SimplexCrossEntropy, SquaredError
+from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
+from liftednet.penalties import L1, Declared, Nonnegative
 from liftednet.problems import Weights
 from tests.models.networks import full, labeled
 
 X, Y = labeled()
+
+
+def refuses(
+    call: Callable[[], Any], words: list[str], error: type[LiftedError] = LiftedError
+) -> None:
+    """Ask whether a call ends in an error that says all words."""
+    with pytest.raises(error) as caught:
+        call()
+    for word in words:
+        caught.match(word)
 
 
 def _with(tensor: torch.Tensor, value: float) -> torch.Tensor:
@@ -48,11 +76,12 @@ def _with(tensor: torch.Tensor, value: float) -> torch.Tensor:
 )
 def test_data_are_refused_before_any_work(x, y, words):
     model = full((4, 5, 3))
-    with pytest.raises(DataError) as caught:
-        model.fit(x, y)
-    for word in words:
-        caught.match(word)
+    refuses(lambda: model.fit(x, y), words, DataError)
     assert model.trace is None
+
+
+def _infeasible() -> Declared:
+    return Declared(lambda w: cp.sum_squares(w), lambda w: [w >= 1, w <= 0])
 
 
 @pytest.mark.parametrize(
@@ -85,13 +114,13 @@ def test_data_are_refused_before_any_work(x, y, words):
         ({"activations": activations.Sign(), "divergence": "joint"}, ["Lipschitz"]),
         ({"activations": activations.Sign()}, ["Sign.*layer 1", 'method="minibatch"']),
         ({"solver": "simplex"}, ["simplex", "reference"]),
+        ({"rho": None, "penalty": [L1(0.1)]}, ["penalty", "2", "1"]),
+        ({"rho": None, "penalty": "l1"}, ["penalty", "l1"]),
+        ({"rho": None, "penalty": _infeasible()}, ["infeasible|no weights|feasible"]),
     ],
 )
 def test_options_are_refused_at_the_door(options, words):
-    with pytest.raises(LiftedError) as caught:
-        full((4, 5, 3), **options)
-    for word in words:
-        caught.match(word)
+    refuses(lambda: full((4, 5, 3), **options), words)
 
 
 @pytest.mark.parametrize("sizes", [(4,), (), (4, 0, 3), (4, -1), (4, 2.5, 3), (True, 3)])
@@ -170,3 +199,327 @@ def test_one_feature_needs_no_axis_of_its_own():
     ]
     assert torch.equal(*found)
     assert found[0].shape == (30, 1)
+
+
+ROWS, LABELS = labeled(samples=60)
+PAIRS = [(torch.zeros(4, 3), torch.zeros(3))]
+
+
+def test_numbers_of_numpy_are_numbers():
+    counts: dict[str, Any] = {"epochs": np.int64(2), "batch_size": np.int32(20)}
+    numbers: dict[str, Any] = {"lam": np.float32(2.0), "rho": np.float64(0.5), "seed": np.int64(0)}
+    sizes: Any = 4, np.int64(5), np.int32(3)
+    wanted = Minibatch(epochs=2, batch_size=20)
+    model = LiftedMLP(sizes, **numbers, method=Minibatch(**counts)).fit(ROWS, LABELS)
+    plain = LiftedMLP((4, 5, 3), lam=2.0, rho=0.5, method=wanted).fit(ROWS, LABELS)
+    assert model.weights[0].matrix.equal(plain.weights[0].matrix)
+    assert repr(model) == repr(plain)
+    steps: Any = np.int64(2)
+    sequences = LiftedRNN(*sizes, rho=np.float32(0.5), method=GaussNewton(steps))
+    sequences.fit(ROWS[:, None], LABELS, lengths=np.ones(60, np.uint16))
+    same = LiftedRNN(4, 5, 3, rho=0.5, method=GaussNewton(2)).fit(ROWS[:, None], LABELS)
+    assert sequences.weights[0].matrix.equal(same.weights[0].matrix)
+    assert repr(sequences) == repr(same)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"start": 3}, "Weights.*int"),
+        ({"start": PAIRS}, "Weights.*tuple"),
+        ({"solver": None}, "solver.*None"),
+        ({"solver": 3}, "solver.*3"),
+        ({"rho": "1"}, "rho.*'1'"),
+        ({"rho": 0.1, "penalty": penalties.Nonnegative()}, r"rho=0\.1.*SquaredFrobenius.*rho=None"),
+        ({"dtype": "float32"}, "dtype.*float32"),
+        ({"divergence": []}, r"divergence.*\[\]"),
+        ({"method": []}, r"method.*\[\]"),
+        ({"penalty": penalties.L1(0.1), "method": GaussNewton()}, "gauss-newton.*L1"),
+        ({"penalty": penalties.SpectralNorm(), "method": "gauss-newton"}, "gauss-newton.*Spectral"),
+    ],
+)
+@pytest.mark.parametrize("build", [partial(LiftedMLP, (4, 3)), partial(LiftedRNN, 4, 5, 3)])
+def test_mistakes_are_refused_at_the_door(build, options, words):
+    with pytest.raises(LiftedError, match=words):
+        build(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"state_solver": 3}, "solver.*3"),
+        ({"activation": activations.Softmax()}, r"Softmax.*unit by unit"),
+        ({"activation": activations.Softmax(), "divergence": "tight"}, r"Softmax.*unit by unit"),
+        ({"hidden_size": 6.0}, r"sizes.*6\.0"),
+        ({"hidden_size": True}, "sizes.*True"),
+    ],
+)
+def test_mistakes_with_a_recurrent_network_are_refused_at_the_door(options, words):
+    with pytest.raises((DataError, DeclarationError), match=words):
+        LiftedRNN(**{"input_size": 4, "hidden_size": 5, "output_size": 3, **options})
+
+
+UNSIGNED = [np.uint8, np.uint16, np.uint32, np.uint64, torch.uint16, torch.uint32, torch.uint64]
+
+
+@pytest.mark.parametrize("kind", [*UNSIGNED, ">i8", ">u2"])
+def test_labels_of_any_integer_type_are_labels(kind):
+    model = full((4, 3), sweeps=1)
+    wanted = model.fit(ROWS, LABELS).weights[0].matrix
+    labels = LABELS.to(kind) if isinstance(kind, torch.dtype) else LABELS.numpy().astype(kind)
+    assert model.fit(ROWS, labels).weights[0].matrix.equal(wanted)
+
+
+MASKED = np.ma.masked_array(ROWS.numpy(), ROWS.numpy() > 1)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "words"),
+    [
+        (ROWS, np.full(60, 2**64 - 1, np.uint64), r"y has integers beyond 9\d+"),
+        (ROWS, LABELS.numpy().astype(np.uint64) + np.uint64(2**63), r"y has integers beyond"),
+        (MASKED, LABELS, r"X has \d+ masked"),
+        (ROWS, np.ma.masked_array(LABELS.numpy(), LABELS.numpy() == 1), r"y has \d+ masked"),
+        (ROWS.to("meta"), LABELS, "X.*meta.*no numbers"),
+        (ROWS, LABELS.to("meta"), "y.*meta.*no numbers"),
+        (ROWS.to_sparse(), LABELS, r"X must be dense.*\.to_dense\(\)"),
+        (ROWS.to_sparse_csr(), LABELS, r"X must be dense.*sparse_csr"),
+        (scipy.sparse.csr_array(ROWS.numpy()), LABELS, r"X.*csr_array.*\.toarray\(\)"),
+        (ROWS, LABELS.to(torch.complex64), "y must be real.*complex64"),
+        (
+            ROWS.numpy().astype(np.longdouble),
+            LABELS,
+            "X must hold numbers that torch has.*float128",
+        ),
+        (torch.tensor(1.0), LABELS, r"X must have shape \(samples, 4\).*got \(\)"),
+    ],
+)
+def test_arrays_that_would_be_misread_are_refused(x, y, words):
+    with pytest.raises(DataError, match=words):
+        full((4, 3), sweeps=1).fit(x, y)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "words"),
+    [
+        (["a"] * 60, "lengths must be integers.*'a'"),
+        ([None] * 60, "lengths must be integers.*None"),
+        ([2**70] * 60, "lengths must be integers.*118"),
+        (np.full(60, 1j), "lengths must be real"),
+        (np.full(60, 2**64 - 1, np.uint64), "lengths has integers beyond"),
+        (torch.ones(60), "lengths must be integers.*float32"),
+        (1, "lengths must be a torch tensor"),
+    ],
+)
+def test_lengths_that_are_none_are_refused(lengths, words):
+    with pytest.raises(DataError, match=words):
+        LiftedRNN(4, 5, 3).fit(ROWS[:, None], LABELS, lengths=lengths)
+
+
+@pytest.mark.parametrize("warm_start", [True, False])
+def test_a_network_that_was_changed_is_told(warm_start):
+    model = LiftedMLP((4, 5, 3), method=Minibatch(epochs=1), warm_start=warm_start).fit(
+        ROWS, LABELS
+    )
+    first, model.network = model.network, LiftedMLP((4, 6, 3)).network
+    for ask in (lambda: model.predict(ROWS), model.objective):
+        with pytest.raises(NotFittedError, match="another network"):
+            ask()
+    if warm_start:
+        with pytest.raises(NotFittedError, match="without warm_start"):
+            model.fit(ROWS, LABELS)
+        model.network = first
+    assert model.fit(ROWS, LABELS).predict(ROWS).shape == LABELS.shape
+
+
+@pytest.mark.parametrize("method", [Minibatch(epochs=1), FullBatch(1), GaussNewton(1)], ids=repr)
+def test_a_fit_takes_its_gradients_under_inference_mode_too(method):
+    softsign = Activation.from_function(torch.nn.functional.softsign)  # its slope is autograd's
+    outside = LiftedMLP((4, 5, 3), softsign, method=method).fit(ROWS, LABELS)
+    with torch.inference_mode():
+        inside = LiftedMLP((4, 5, 3), softsign, method=method).fit(ROWS.clone(), LABELS.clone())
+        torch.testing.assert_close(softsign.slope(torch.ones(1)), torch.tensor([0.25]))
+    for one, other in zip(inside.weights, outside.weights, strict=True):
+        assert one.matrix.equal(other.matrix)
+    inside.fit(ROWS, LABELS)
+
+
+X, Y = labeled()
+
+
+def _cycle() -> Network:
+    network = Network()
+    x = network.input(4)
+    h = network.state(ReLU(), units=3, sequence=False)
+    g = network.state(ReLU(), dense(h, 3))
+    h.of(dense(concatenate(g, x), 3))
+    network.loss(CrossEntropy(), dense(g, 3))
+    return network
+
+
+def _both_ways() -> Network:
+    network = Network()
+    x = network.input(4, sequence=True)
+    h = network.state(ReLU(), units=4)
+    h.of(dense(concatenate(delay(h), reverse(delay(h)), x), 4))
+    network.loss(CrossEntropy(), dense(h, 3))
+    return network
+
+
+def _without_a_loss() -> Network:
+    network = Network()
+    network.state(ReLU(), dense(network.input(4), 3))
+    return network
+
+
+def _without_pre_activations() -> Network:
+    network = Network()
+    x = network.input(4)
+    h = network.state(ReLU(), units=4, sequence=False)
+    network.loss(CrossEntropy(), dense(h + x, 3))
+    return network
+
+
+def _foreign() -> Network:
+    other = Network()
+    h = other.state(ReLU(), dense(other.input(4), 4))
+    network = Network()
+    network.loss(CrossEntropy(), dense(network.input(4) + h, 3))
+    return network
+
+
+def _output_states_below() -> Network:
+    network = Network()
+    network.loss(SimplexCrossEntropy(), dense(network.input(4), 3))
+    network.loss(CrossEntropy(), dense(network.states[0], 3))
+    return network
+
+
+def _square() -> Any:
+    network = Network()
+    h = network.state(ReLU(), dense(network.input(4), 3))
+    return h * h
+
+
+def _through_weights() -> Any:
+    network = Network()
+    gate = dense(network.state(ReLU(), dense(network.input(4), 3)), 3)
+    return gate * (1 - gate)
+
+
+def _weights_twice() -> Network:
+    network = Network()
+    first = dense(network.input(4), 4)
+    network.loss(CrossEntropy(), dense(dense(first, 4, weights=first.weights), 3))
+    return network
+
+
+def _penalized_twice() -> Any:
+    x = Network().input(4)
+    return dense(x, 4, weights=dense(x, 4).weights, penalty=Nonnegative())
+
+
+@dataclass(frozen=True)
+class _Bent(Layer):
+    """x^2, which is no layer."""
+
+    def shape(self, *shapes):
+        return shapes[0]
+
+    def value(self, arguments, weights):
+        return arguments[0] ** 2
+
+
+def _not_affine() -> Network:
+    network = Network()
+    h = network.state(Tanh(), dense(network.input(4), 3))
+    network.state(ReLU(), apply(_Bent(), h))
+    network.loss(CrossEntropy(), dense(network.states[1], 3))
+    return network
+
+
+@pytest.mark.parametrize(
+    ("network", "words"),
+    [
+        (_cycle, ["states 1", "states 2", "without a delay"]),
+        (_both_ways, ["states 1", "Reverse", "delays"]),
+        (_without_a_loss, ["an input and a loss"]),
+        (_without_pre_activations, ["states 1", "no pre-activations"]),
+        (_foreign, ["another network"]),
+        (_output_states_below, ["states 1", "loss of its own"]),
+        (_square, ["Product", "states 1", "state of its own"]),
+        (_through_weights, ["Product", "state of its own"]),
+        (_weights_twice, ["weights"]),
+        (_penalized_twice, ["shared"]),
+        (_not_affine, [r"_Bent.*not affine"]),
+    ],
+)
+def test_graphs_that_cannot_be_are_refused_at_the_door(network, words):
+    refuses(lambda: Lifted(network()), words, DeclarationError)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda n, x, s: n.state(ReLU(), units=3, sequence=False).of(dense(x, 4)),
+         ["states 1", r"\(3,\)", r"\(4,\)"]),
+        (lambda n, x, s: n.state(ReLU(), units=3).of(dense(x, 3)), ["states 1", "sequence"]),
+        (lambda n, x, s: n.state(MaxPooling(2), dense(x, 3)), ["MaxPooling", "maximum"]),
+        (lambda n, x, s: n.maximum(dense(x, 3), dense(x, 4)), [r"\(3,\)", r"\(4,\)"]),
+        (lambda n, x, s: n.maximum(), ["maximum needs"]),
+        (lambda n, x, s: n.state(ReLU(), dense(x, 3), lam=0.0), ["lam", "positive"]),
+        (lambda n, x, s: n.state(ReLU(), dense(x, 3), bounds=(1.0, 0.0)), ["bound"]),
+        (lambda n, x, s: n.state(torch.relu, dense(x, 3)), ["Activation"]),
+        (lambda n, x, s: n.state(ReLU(), 3), ["pre-activations|expression"]),
+        (lambda n, x, s: n.loss("squares", dense(x, 3)), ["loss"]),
+        (lambda n, x, s: n.loss(CrossEntropy(), dense(x, 3), weight=-1.0), ["weight"]),
+        (lambda n, x, s: n.loss(SimplexCrossEntropy(), dense(x, 3), activation=Sigmoid()),
+         ["Sigmoid"]),
+        (lambda n, x, s: n.input(0), ["sizes"]),
+    ],
+)  # fmt: skip
+def test_declarations_that_do_not_fit_are_refused_on_the_spot(build, words):
+    network = Network()
+    x, sequence = network.input(4), network.input(4, sequence=True)
+    refuses(lambda: build(network, x, sequence), words)
+    assert not network.terms
+
+
+def test_a_setting_that_does_not_fit_is_refused_at_the_next_fit_and_changes_nothing():
+    model = LiftedMLP((4, 5, 3), method="full", dtype=torch.float64).fit(X, Y)
+    before = model.objective()
+    for name, value in (
+        ("penalty", [L1(0.1)]), ("method", "all"), ("lam", -1.0), ("divergence", "loose"),
+        ("solver", "magic"), ("penalty", _infeasible()),
+    ):  # fmt: skip
+        kept = getattr(model, name)
+        setattr(model, name, value)
+        with pytest.raises(LiftedError):
+            model.fit(X, Y)
+        setattr(model, name, kept)
+        assert model.objective() == before
+
+
+def test_data_for_several_inputs_are_named():
+    network = Network()
+    x, z = network.input(4), network.input(2)
+    network.loss(CrossEntropy(), dense(concatenate(x, z), 3))
+    network.loss(SquaredError(), dense(z, 1))
+    model = Lifted(network, method="full")
+    both, targets = (X, X[:, :2]), (Y, X[:, :1])
+    for given, wanted, words in (
+        (X, targets, ["X", "input 1, input 2"]),
+        ((X, X[:, :3]), targets, [r"\(samples, 2\)", r"\(30, 3\)"]),
+        ((X, X[:5, :2]), targets, ["30", "5"]),
+        (both, Y, ["y", "y 1, y 2"]),
+        (both, (Y, X[:, :2]), [r"\(30, 2\)"]),
+    ):
+        refuses(partial(model.fit, given, wanted), words, DataError)
+        assert not model.is_fitted
+
+
+def test_a_warm_start_is_brought_to_a_new_constraint():
+    x, y = torch.randn(30, 4, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 3
+    model = LiftedMLP((4, 5, 3), method=FullBatch(5), warm_start=True).fit(x, y)
+    model.penalty = Nonnegative(1e-3)
+    assert min(float(layer.matrix.min()) for layer in model.fit(x, y).weights) >= 0

@@ -137,16 +137,14 @@ def _cases() -> Iterator[Case]:
 CASES = tuple(_cases())
 
 
-def fast_solvers(case: Case, dtype: torch.dtype) -> list[str]:
-    """Return the names of the solvers, without the reference, that serve a case."""
-    problem = case.build(dtype)
-    names = set(solver_names()) - {"reference"}
-    # Interpreted kernels take seconds, and of two links they take every turn that they take of one.
-    if not case.name.startswith("states with two links, tight"):
-        names -= {"fused-states"}
-    return [name for name in sorted(names) if get_solver(name).obstacle(problem) is None]
-
-
-RUNS = tuple(
-    (case, name, dtype) for case in CASES for dtype in DTYPES for name in fast_solvers(case, dtype)
-)
+def solvers_of(case: Case) -> Iterator[tuple[str, torch.dtype]]:
+    """Yield the names of the solvers, without the reference, that serve a case, and precisions."""
+    for dtype in DTYPES:
+        problem = case.build(dtype)
+        names = set(solver_names()) - {"reference"}
+        # Interpreted kernels take seconds, and take every turn of two links that they take of one.
+        if not case.name.startswith("states with two links, tight"):
+            names -= {"fused-states"}
+        for name in sorted(names):
+            if get_solver(name).obstacle(problem) is None:
+                yield name, dtype

@@ -1,38 +1,62 @@
-"""Every solver times problem times activation times precision against the reference."""
+"""Every solver times problem times activation times precision against the reference; who serves."""
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
+from dataclasses import replace
 
 import pytest
 import torch
 
-from liftednet.solution import Solution, Status
-from liftednet.solvers import solve
-from tests.solvers.registry import CASES, RUNS, Case
-
-
-@cache
-def reference(case: Case) -> Solution[Any]:
-    return solve(case.build(torch.float64), "reference")
+from liftednet import activations
+from liftednet.divergences import joint, tight
+from liftednet.problems import Link, StateFit
+from liftednet.solution import Status
+from liftednet.solvers import choose, solve
+from tests.solvers.registry import CASES, Case, solvers_of
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_reference_certifies_itself(case: Case) -> None:
-    assert reference(case).residual <= 2e-4  # of the piecewise quadratic stand-ins
-    assert reference(case).status in (Status.SOLVED, Status.STALLED)
+def test_every_solver_agrees_with_the_reference(case: Case) -> None:
+    expected = solve(case.build(torch.float64), "reference")
+    assert expected.residual <= 2e-4  # of the piecewise quadratic stand-ins
+    assert expected.status in (Status.SOLVED, Status.STALLED)
+    for solver, dtype in solvers_of(case):
+        run, double = (solver, dtype), dtype is torch.float64
+        solution = solve(case.build(dtype), solver)
+        assert (solution.status, solution.solver) == (Status.SOLVED, solver), run
+        gap = abs(solution.objective - expected.objective) / (1 + abs(expected.objective))
+        assert gap <= (1e-6 if double else 1e-4), run
+        assert solution.residual <= (1e-8 if double else 1e-5), run
+        second = solve(case.build(dtype), solver, start=solution.value)  # returns at once
+        assert second.status is Status.SOLVED, run
+        if not solver.endswith(("closed-form", "simplex-dual", "-simplex")):  # which use no start
+            assert second.iterations <= 4, run
 
 
-@pytest.mark.parametrize(("case", "solver", "dtype"), RUNS, ids=str)
-def test_agrees_with_the_reference(case: Case, solver: str, dtype: torch.dtype) -> None:
-    expected, solution = reference(case), solve(case.build(dtype), solver)
-    assert solution.status is Status.SOLVED
-    assert solution.solver == solver
-    gap = abs(solution.objective - expected.objective) / (1 + abs(expected.objective))
-    assert gap <= (1e-6 if dtype is torch.float64 else 1e-4)
-    assert solution.residual <= (1e-8 if dtype is torch.float64 else 1e-5)
-    second = solve(case.build(dtype), solver, start=solution.value)  # returns at once
-    assert second.status is Status.SOLVED
-    if not solver.endswith(("closed-form", "simplex-dual", "-simplex")):  # which use no start
-        assert second.iterations <= 4
+ROOTS = [
+    activations.Sigmoid(),
+    activations.Tanh(),
+    activations.Arctan(),
+    activations.Sine(),
+    activations.Softplus(),
+    activations.ELU(),
+]
+
+
+def _fit(divergence, bounds=None):
+    units = 50
+    target = divergence.activation.forward(torch.zeros(100, units))
+    link = Link(divergence, torch.eye(units), torch.zeros(units), target)
+    return replace(StateFit(divergence, torch.zeros(100, units), (link,)), bounds=bounds)
+
+
+@pytest.mark.parametrize("bounds", [None, (0.1, 0.6)])
+@pytest.mark.parametrize("activation", ROOTS, ids=repr)
+def test_steps_that_need_few_roots_are_chosen(activation, bounds):
+    assert choose(_fit(joint(activation), bounds)).name == "dual"
+    assert choose(_fit(tight(activation), bounds)).name == "newton"
+
+
+def test_a_closed_prox_is_taken():
+    assert choose(_fit(joint(activations.SimplexProjection()))).name == "proximal"
+    assert activations.ReLU().closed_prox and activations.LeakyReLU(0.1).closed_prox

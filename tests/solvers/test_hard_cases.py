@@ -14,7 +14,6 @@ from torch import Tensor
 
 from liftednet import activations
 from liftednet.divergences import joint, tight
-from liftednet.errors import DataError
 from liftednet.losses import CrossEntropy, SimplexCrossEntropy
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit
@@ -213,12 +212,6 @@ def test_a_start_on_the_wrong_face_is_forgotten(
     assert solution.status is Status.SOLVED
     tolerance = 1e-6 if dtype is torch.float64 else 1e-3
     assert torch.allclose(solution.value.double(), expected, atol=tolerance)
-
-
-def test_a_start_at_infinity_is_refused() -> None:
-    problem, expected = nonnegative_least_squares(draw(0, 6, 3), 1.0, 5, 0)
-    with pytest.raises(DataError, match=r"start.*index \(0, 0\)"):
-        solve(problem, start=expected + float("inf"))
 
 
 def test_a_design_of_condition_number_4e6_keeps_its_digits() -> None:

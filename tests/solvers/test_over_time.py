@@ -25,7 +25,6 @@ from liftednet.problems.states_over_time import (
     forward_states,
 )
 from liftednet.solution import Status
-from liftednet.solvers import solve
 from liftednet.solvers.over_time import NewtonOverTime
 
 STEPS, SAMPLES, UNITS, OUTPUTS = 6, 4, 3, 2
@@ -119,29 +118,6 @@ def test_joint_states_are_those_of_cvxpy_over_all_steps(
     np.testing.assert_allclose(exact.value.numpy(), reference, atol=2e-5)
     inside = activation.project(torch.from_numpy(reference))
     assert exact.objective <= problem.measure(inside).objective + 1e-9
-
-
-@pytest.mark.parametrize("at_end", [False, True])
-@pytest.mark.parametrize(
-    "activation",
-    [activations.ReLU(), activations.LeakyReLU(0.2), activations.Clipped(-1, 1)],
-    ids=repr,
-)
-def test_the_problem_states_itself_in_cvxpy(generator, activation, at_end):
-    problem = states_problem(generator, activation, joint, CrossEntropy(), at_end)
-    reference = solve(problem, "reference")
-    exact = solve(problem)
-    assert exact.residual <= 1e-6
-    assert reference.objective == pytest.approx(exact.objective, rel=1e-6)
-    torch.testing.assert_close(reference.value, exact.value, atol=1e-3, rtol=1e-3)
-
-
-@pytest.mark.parametrize("activation", PER_UNIT[::3], ids=repr)
-def test_both_solvers_agree_on_joint_states(generator, activation):
-    problem = states_problem(generator, activation, joint, CrossEntropy())
-    exact, other = NewtonOverTime(1e-6).solve(problem), Cyclic(1e-6, 500).solve(problem)
-    assert max(exact.residual, other.residual) <= 1e-6
-    assert other.objective == pytest.approx(exact.objective, abs=1e-5)
 
 
 @pytest.mark.parametrize("solver", [NewtonOverTime(1e-6), Cyclic(1e-6)])

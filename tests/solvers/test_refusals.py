@@ -11,7 +11,7 @@ import torch
 from liftednet import activations
 from liftednet.divergences import joint, tight
 from liftednet.errors import DataError, DeclarationError
-from liftednet.losses import SimplexCrossEntropy, SquaredError
+from liftednet.losses import SquaredError
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit
 from liftednet.solvers import get_solver, solve, solver_names
@@ -110,18 +110,6 @@ def test_every_solver_names_what_keeps_it_from_a_problem() -> None:
                     solve(problem, name)
 
 
-def test_a_missing_lipschitz_constant_is_named() -> None:
-    with pytest.raises(DeclarationError, match="Lipschitz constant of Sign"):
-        solve(weight_fit(tight(activations.Sign()), torch.float64), "generalized-linear")
-    with pytest.raises(DeclarationError, match="Lipschitz"):
-        joint(activations.Sign())
-
-
 def test_an_unknown_solver_is_answered_with_the_known_ones() -> None:
     with pytest.raises(DeclarationError, match=r"ridge.*reference"):
         solve(weight_fit(RELU, torch.float64), "simplex")
-
-
-def test_the_simplex_loss_needs_the_simplex() -> None:
-    with pytest.raises(DeclarationError, match="SimplexProjection"):
-        OutputFit(SimplexCrossEntropy(), ones(5, 3), RELU, ones(5, 3))

@@ -1,17 +1,25 @@
-"""Every activation against what its equations say: closed forms, SciPy, and properties."""
+"""Every activation: closed forms, SciPy, digits against mpmath, proximal maps, slopes."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import integrate, optimize, special
+from torch import nn
 
-from liftednet import Activation, activations
-from liftednet.errors import DeclarationError
-from tests.liftednet.activations.catalogue import SEPARABLE
+from liftednet import Activation, activations, check_activation, load, save, to_torch
+from liftednet.activations import LeakyReLU, PReLU
+from liftednet.errors import DataError, DeclarationError
+from liftednet.models import LiftedMLP
+from tests.liftednet.activations.catalogue import BY_MAP, COUPLED, SEPARABLE, SPLIT
+from tests.models.networks import labeled
 
 by_name = pytest.mark.parametrize
 
@@ -162,3 +170,185 @@ def test_parameters_outside_their_range_are_refused(make):
 def test_an_activation_prints_its_parameters():
     assert repr(activations.LeakyReLU(0.2)) == "LeakyReLU(alpha=0.2)"
     assert repr(Activation.from_function(torch.tanh)) == "from_function(tanh)"
+
+
+ROWS = st.lists(st.floats(-20, 20, allow_nan=False), min_size=3, max_size=3)
+WEIGHTS = st.floats(1e-3, 1e3)
+
+
+@by_name("activation", [*SPLIT, *BY_MAP], ids=repr)
+@given(numbers=ROWS, towards=ROWS, t=WEIGHTS)
+def test_prox_is_no_worse_than_its_surroundings(activation, numbers, towards, t):
+    """t Phi(v) + |v - w|^2 / 2 does not fall from the prox towards another point of the domain."""
+    w = row(numbers)
+    v, other = activation.prox(w, t), activation.forward(row(towards))
+
+    def cost(z):
+        return float(t * activation.potential_value(z) + (z - w).square().sum() / 2)
+
+    best = cost(activation.project(v))
+    for share in (1e-3, 0.1, 1.0):
+        assert best <= cost(v + share * (other - v)) + 1e-7 * (1 + abs(best))
+
+
+@by_name("activation", [*SEPARABLE, *COUPLED], ids=repr)
+def test_prox_takes_a_weight_for_every_sample(activation, generator):
+    w = torch.randn(6, 3, dtype=torch.float64, generator=generator)
+    t = torch.logspace(-2, 2, 6, dtype=torch.float64).unsqueeze(-1)
+    rows = [activation.prox(w[i : i + 1], float(t[i])) for i in range(6)]
+    torch.testing.assert_close(activation.prox(w, t), torch.cat(rows), rtol=1e-9, atol=1e-9)
+
+
+def test_prox_of_a_jump_is_the_box():
+    """from_function(sign) is the projection on [-1, 1], whatever the weight."""
+    w = torch.linspace(-3, 3, 61, dtype=torch.float64).unsqueeze(0)
+    for t in (0.1, 1.0, 10.0):
+        found = Activation.from_function(torch.sign).prox(w, t)
+        torch.testing.assert_close(found, w.clamp(-1, 1), rtol=1e-9, atol=1e-9)
+
+
+def test_softmax_prox_approaches_the_projection_and_the_center():
+    w = torch.tensor([[0.3, 2.0, -1.0, 1.9]], dtype=torch.float64)
+    near = activations.Softmax().prox(w, 1e-8)
+    torch.testing.assert_close(near, activations.SimplexProjection().forward(w), atol=1e-6, rtol=0)
+    far = activations.Softmax().prox(w, 1e8)
+    torch.testing.assert_close(far, torch.full_like(w, 0.25), atol=1e-6, rtol=0)
+
+
+SIZES = (1e-300, 1e-30, 1e-12, 1e-6, 1e-3, 0.1, 0.24, 0.26, 0.49, 0.51, 0.9, 0.99, 1.2)
+LARGE = (3.0, 50.0, 1e5, 1e15, 1e30)
+
+
+def _elu_potential(v):
+    return v * v / 2 if v > 0 else (1 + v) * mpmath.log1p(v) - v
+
+
+def _elu_conjugate(u):
+    return u * u / 2 if u > 0 else mpmath.expm1(u) - u
+
+
+def _sine_conjugate(u):
+    inside = min(abs(u), mpmath.pi / 2)
+    return 1 - mpmath.cos(inside) + abs(u) - inside
+
+
+def _xlogx(x):
+    return x * mpmath.log(x)
+
+
+FORMS = [  # the activation, its potential with the end of its domain, its conjugate
+    (
+        activations.Tanh(),
+        lambda v: (_xlogx(1 - v) + _xlogx(1 + v)) / 2,
+        1.0,
+        lambda u: mpmath.log(mpmath.cosh(u)),
+    ),
+    (activations.ELU(), _elu_potential, 1.0, _elu_conjugate),
+    (
+        activations.Sine(),
+        lambda v: v * mpmath.asin(v) + mpmath.sqrt(1 - v * v) - 1,
+        1.0,
+        _sine_conjugate,
+    ),
+    (
+        activations.Arctan(),
+        lambda v: -mpmath.log(mpmath.cos(v)),
+        1.5,
+        lambda u: u * mpmath.atan(u) - mpmath.log(1 + u * u) / 2,
+    ),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("activation", "potential", "end", "conjugate"), FORMS)
+def test_potentials_and_conjugates_keep_their_digits(activation, potential, end, conjugate, dtype):
+    precision = torch.finfo(dtype)
+    for value, exact, points in (
+        (activation.potential_value, potential, [x for x in SIZES if x < end]),
+        (activation.conjugate_value, conjugate, [*SIZES, *LARGE]),
+    ):
+        for size in points:
+            for sign in (-1, 1):
+                x = torch.tensor([[sign * size]], dtype=dtype)
+                with mpmath.workdps(1_000):
+                    wanted = exact(mpmath.mpf(float(x)))
+                found = float(value(x))
+                if not precision.tiny < abs(wanted) < precision.max:
+                    continue  # it is too small or too large for the type
+                off = abs((mpmath.mpf(found) - wanted) / wanted)
+                assert off < 32 * precision.eps, (activation, size, sign, found, wanted)
+
+
+def test_a_sigmoid_potential_keeps_its_digits_near_both_ends():
+    for v in (1e-30, 1e-10, 0.3, 1 - 1e-10):
+        with mpmath.workdps(100):
+            x = mpmath.mpf(v)
+            wanted = _xlogx(x) + _xlogx(1 - x)
+        found = float(
+            activations.Sigmoid().potential_value(torch.tensor([[v]], dtype=torch.float64))
+        )
+        assert found == pytest.approx(float(wanted), rel=1e-14)
+
+
+def test_a_slope_that_is_given_keeps_its_digits():
+    u = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    for activation in (activations.LeakyReLU(0.1), activations.PReLU((0.1,))):
+        assert activation.slope(u).tolist() == [0.1, 1.0]
+
+
+SLOPES = (0.5, 0.1, 2.0)
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def test_every_method_is_that_of_a_leaky_relu_unit_by_unit() -> None:
+    prelu, u = PReLU(SLOPES[:2]), normal(6, 4)
+    units = [LeakyReLU(0.5), LeakyReLU(0.5), LeakyReLU(0.1), LeakyReLU(0.1)]
+    for name in ("forward", "slope"):
+        alone = [getattr(one, name)(u[:, [i]]) for i, one in enumerate(units)]
+        torch.testing.assert_close(getattr(prelu, name)(u), torch.cat(alone, 1))
+    alone = [one.prox(u[:, [i]], 0.7) for i, one in enumerate(units)]
+    torch.testing.assert_close(prelu.prox(u, 0.7), torch.cat(alone, 1))
+    for name in ("potential_value", "conjugate_value"):
+        rows = sum(getattr(one, name)(u[:, [i]]) for i, one in enumerate(units))
+        torch.testing.assert_close(getattr(prelu, name)(u), rows)
+    assert check_activation(PReLU(SLOPES)).passed
+
+
+def test_the_forward_map_is_torch_s_and_its_module_is_read_and_made() -> None:
+    module = nn.PReLU(3, dtype=torch.float64)
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor(SLOPES))
+    with pytest.raises(DeclarationError, match=r"PReLU\(module\.weight\)"):
+        Activation.from_function(module)
+    prelu = PReLU(module.weight)
+    torch.testing.assert_close(prelu.forward(normal(5, 3)), module(normal(5, 3)).detach())
+    assert prelu.lipschitz == pytest.approx(2.0)
+
+
+X, Y = labeled(samples=40)
+
+
+@pytest.mark.parametrize("method", ["minibatch", "full", "gauss-newton"])
+def test_networks_are_trained_exported_and_saved(method: str, tmp_path: Any) -> None:
+    model = LiftedMLP((4, 6, 3), PReLU(SLOPES), method=method).fit(X, Y)
+    network = to_torch(model)
+    assert [type(part).__name__ for part in network] == ["Linear", "PReLU", "Linear", "Softmax"]
+    assert network[1].weight.tolist() == pytest.approx([0.5, 0.5, 0.1, 0.1, 2.0, 2.0])
+    torch.testing.assert_close(network(X).detach(), model.forward(X))
+    again = load(save(model, tmp_path / "model"))
+    torch.testing.assert_close(again.forward(X), model.forward(X))
+
+
+@pytest.mark.parametrize("slopes", [0.0, [-0.1, 0.2], [], "a", float("inf")])
+def test_slopes_that_are_none_are_refused(slopes: Any) -> None:
+    with pytest.raises(DeclarationError, match="PReLU needs"):
+        PReLU(slopes)
+
+
+def test_units_that_are_no_multiple_are_refused() -> None:
+    with pytest.raises(DataError, match="no multiple of the 3 slopes"):
+        PReLU(SLOPES).forward(normal(2, 4))

@@ -75,37 +75,3 @@ def test_its_derivatives_are_those_of_differences() -> None:
 def test_limits_that_contradict_each_other_are_told() -> None:
     with pytest.raises(DataError, match="sample 1"):
         nearest_in_polyhedron(SIMPLEX, torch.zeros(2, 4), *ends(torch.tensor([1.0, -1.0])))
-
-
-class Nearest(torch.nn.Module):
-    """The nearest points, as a module that torch can trace."""
-
-    rows: torch.Tensor
-
-    def __init__(self, rows: torch.Tensor) -> None:
-        super().__init__()
-        self.register_buffer("rows", rows)
-
-    def forward(self, u, lower, upper):
-        return nearest_in_polyhedron(self.rows, u, lower, upper)
-
-
-def test_a_traced_program_finds_the_same_points_and_derivatives() -> None:
-    """Of doubly stochastic matrices, one of whose equations follows from the others."""
-    ones, each = torch.ones(1, 3), torch.eye(3)
-    rows = torch.cat([torch.kron(each, ones), torch.kron(ones, each), torch.eye(9)]).double()
-    lower = torch.cat([torch.ones(6), torch.zeros(9)]).double().expand(40, 15).contiguous()
-    upper = torch.where(lower == 1, lower, torch.inf)
-    generator = torch.Generator().manual_seed(3)
-    u, push = (torch.randn(40, 9, generator=generator, dtype=torch.float64) for _ in range(2))
-    samples = torch.export.Dim("samples")
-    program = torch.export.export(
-        Nearest(rows), (u[:3], lower[:3], upper[:3]), dynamic_shapes=({0: samples},) * 3
-    ).module()
-    found = []
-    for nearest in (program, Nearest(rows)):
-        x = u.clone().requires_grad_()
-        v = nearest(x, lower, upper)
-        (push * v).sum().backward()
-        found.append((v.detach(), x.grad))
-    torch.testing.assert_close(*found, rtol=0, atol=1e-12)

@@ -1,26 +1,34 @@
-"""What compiled loops know of activations, and that torch serves where they cannot."""
+"""Compiled loops: what they know, that torch serves elsewhere, and that no user waits for them."""
 
 from __future__ import annotations
 
 import math
 import pickle
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
 import pytest
 import torch
+from numba.core import caching
+from scipy.optimize import nnls
 from torch import Tensor
 
 from liftednet import activations
 from liftednet.activation import Activation
 from liftednet.activations.piecewise_linear import Bounded
-from liftednet.divergences import joint
+from liftednet.divergences import joint, tight
 from liftednet.losses import SimplexCrossEntropy
+from liftednet.models import GaussNewton, LiftedRNN
 from liftednet.problems import Link, OutputFit, StateFit
 from liftednet.solvers import choose, solve
-from liftednet.solvers.compiled import loops, recurrent_rows, simplex_rows
+from liftednet.solvers.compiled import loops, recurrent_rows, simplex_rows, solvers
 from liftednet.solvers.compiled.lanes import LANES, compiled, filled
+from liftednet.solvers.compiled.loops import ramp
+from liftednet.solvers.compiled.solvers import CompiledDescent, CompiledNewton, CompiledSimplex
 
 KNOWN: list[Activation] = [
     activations.Identity(),
@@ -144,3 +152,200 @@ def test_files_of_an_earlier_version_are_compiled_anew(
         assert solve(problem, "compiled-simplex").objective == expected
         for index in tmp_path.rglob("*.nbi"):
             index.write_bytes(gone)
+
+
+@pytest.mark.parametrize("activation", RAMPS, ids=repr)
+def test_newton_steps_reach_what_the_dual_does(activation: Any) -> None:
+    problem = states(activation, torch.float64)
+    ours, dual = solve(problem, "compiled-newton"), solve(problem, "dual")
+    assert ours.residual <= 1e-8
+    assert torch.allclose(ours.value, dual.value, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("activation", RAMPS, ids=repr)
+def test_descent_reaches_what_the_dual_does_from_any_start(
+    activation: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(solvers, "_SLOW", math.inf)
+    problem = states(activation, dtype)
+    dual = solve(states(activation, torch.float64), "dual").value.to(dtype)
+    for start in (None, dual, activation.forward(-3 * problem.pre_activation)):
+        ours = CompiledDescent().solve(problem, start)
+        assert ours.solver == "compiled-descent" and ours.residual <= ours.tolerance
+        assert torch.allclose(ours.value, dual, atol=1e-6 if dtype is torch.float64 else 1e-4)
+
+
+@pytest.mark.parametrize("activation", RAMPS, ids=repr)
+def test_sweeps_over_sixteen_samples_at_once_reach_what_the_dual_does(activation: Any) -> None:
+    from liftednet.solvers.compiled.descent_rows import sweep
+
+    problem = states(activation, torch.float64, 37)
+    shared, dual = CompiledDescent().prepare(problem), solve(problem, "dual").value
+    right, size = solvers._asked(problem, slice(None))
+    line = ramp(activation)
+    for start in (torch.zeros_like(dual), activation.forward(-3 * problem.pre_activation)):
+        z = start.numpy().copy()
+        parts = shared.hessian, shared.panels, right.numpy(), line, 1e-9 * size
+        assert 0 < sweep(*parts, 5_000, z) < 5_000
+        assert torch.allclose(torch.from_numpy(z), dual, atol=1e-6)
+        assert problem.measure(torch.from_numpy(z)).residual <= 1e-9
+        assert math.isinf(sweep(*parts, 1, start.numpy().copy()))
+
+
+def test_well_conditioned_states_are_found_by_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = _wide(0.5, -1.0)
+    (link,) = whole.links
+    near = Link(link.divergence, 0.05 * link.weight, link.offset, link.target)
+    problem = StateFit(whole.divergence, whole.pre_activation, (near,))
+    monkeypatch.setattr(solvers, "_PATIENCE", 0.0)  # sample by sample none is solved
+    found = solve(problem, CompiledDescent(1e-6))
+    assert found.solver == "compiled-descent" and found.residual <= 1e-6
+
+
+def _wide(
+    shift: float, spread: float, units: int = 60, dtype: torch.dtype = torch.float64
+) -> StateFit:
+    generator = torch.Generator().manual_seed(0)
+    u = torch.randn(40, units, generator=generator, dtype=dtype) + shift
+    weight = torch.randn(units, 40, generator=generator, dtype=dtype) * torch.logspace(
+        spread, 0, 40, dtype=dtype
+    )
+    target = torch.randn(40, 40, generator=generator, dtype=dtype).relu()
+    link = Link(joint(activations.Identity()), weight, torch.zeros(40, dtype=dtype), target)
+    return StateFit(joint(activations.ReLU()), u, (link,))
+
+
+def test_few_positive_states_are_those_of_nonnegative_least_squares() -> None:
+    problem = _wide(-1.5, -1.0)
+    found = solve(problem)
+    assert found.solver == "compiled-descent"
+    (link,) = problem.links
+    matrix = torch.cat([torch.eye(problem.units, dtype=torch.float64), link.weight.T])
+    for n in range(problem.samples):
+        right = torch.cat([problem.pre_activation[n], link.target[n]])
+        expected = torch.from_numpy(nnls(matrix.numpy(), right.numpy())[0])
+        assert torch.allclose(found.value[n], expected, atol=1e-9)
+
+
+def test_what_descent_takes_long_for_is_left_to_the_dual(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = _wide(0.5, 0.0)
+    monkeypatch.setattr(solvers, "_SLOW", 0.0)
+    assert choose(problem).name == "compiled-descent"
+    found, dual = solve(problem), solve(problem, "dual")
+    assert found.solver == "dual" and torch.equal(found.value, dual.value)
+    assert choose(_wide(-1.0, -1.0, units=600)).name == "dual"
+
+
+def test_bounds_of_a_fit_are_kept() -> None:
+    whole = states(activations.ReLU(), torch.float64)
+    problem = StateFit(whole.divergence, whole.pre_activation, whole.links, 0.7, (0.1, 0.4))
+    found, dual = solve(problem, "compiled-newton"), solve(problem, "dual")
+    assert float(found.value.min()) == 0.1 and float(found.value.max()) == 0.4
+    assert torch.allclose(found.value, dual.value, atol=1e-6)
+
+
+def test_a_map_of_other_pieces_is_no_ramp() -> None:
+    class Doubled(activations.ReLU):  # what a subclass declares is its own
+        def forward(self, u: Tensor) -> Tensor:
+            return 2 * super().forward(u)
+
+    for activation in (Doubled(), activations.Tanh(), Bounded(activations.Tanh(), 0.0, 1.0)):
+        assert ramp(activation) is None
+        assert "straight pieces" in str(
+            CompiledNewton().obstacle(states(activation, torch.float64))
+        )
+
+
+def test_many_columns_are_left_to_others() -> None:
+    wide = Link(joint(activations.Identity()), torch.ones(2, 40), torch.ones(40), torch.ones(3, 40))
+    problem = StateFit(joint(activations.ReLU()), torch.ones(3, 2), (wide,))
+    assert "at most 32 columns of all links, not 40" in str(CompiledNewton().obstacle(problem))
+
+
+def test_threads_take_parts_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, simplex = (
+        states(activations.ReLU(), torch.float64, 1_000),
+        outputs(torch.float64, 1_000),
+    )
+    monkeypatch.setattr(solvers, "_SLOW", math.inf)
+    pairs: list[Any] = [(CompiledNewton(), problem), (CompiledDescent(), problem)]
+    pairs.append((CompiledSimplex(), simplex[0]))
+    alone = [solver.solve(one) for solver, one in pairs]
+    monkeypatch.setattr(loops, "_ENTRIES", 500)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    for (solver, one), before in zip(pairs, alone, strict=True):
+        together = solver.solve(one)
+        assert together.solver == before.solver
+        assert torch.allclose(together.value, before.value, rtol=0, atol=1e-6)
+        assert together.objective == pytest.approx(before.objective, rel=1e-12)
+
+
+ROOT = Path(__file__).parents[3]
+SMALL = """
+import numba.core.caching as caching
+if {nowhere}:
+    caching.CacheImpl._locator_classes.clear()
+from tests.solvers.compiled.test_loops import below_one_link
+from liftednet.solvers import solve
+fits = [below_one_link(columns) for columns in (3, 40)]
+print(*(solve(fit, name).solver for fit in fits for name in ("auto", "dual")))
+"""
+
+
+def below_one_link(columns: int, dtype: torch.dtype = torch.float64, samples: int = 50) -> StateFit:
+    """Return a fit below one link, which a compiled loop would serve."""
+    source = torch.Generator().manual_seed(columns)
+    u, w, t = (torch.randn(*s, generator=source, dtype=dtype)
+               for s in ((samples, 6), (6, columns), (samples, columns)))  # fmt: skip
+    relu = joint(activations.ReLU())
+    return StateFit(relu, u, (Link(relu, w, torch.zeros(columns, dtype=dtype), t),))
+
+
+@pytest.mark.parametrize("nowhere", [False, True])
+def test_small_problems_wait_for_no_compiler(nowhere: bool, tmp_path: Path) -> None:
+    """Nor where Numba finds no place to keep anything, which it says by a RuntimeError."""
+    environment = {"NUMBA_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1", "PATH": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", SMALL.format(nowhere=nowhere)],
+        cwd=ROOT, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["dual", "dual", "proximal", "dual"]
+    assert not list(tmp_path.rglob("*.nbi"))  # nothing has been compiled
+
+
+def test_large_problems_are_worth_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "WORTH_COMPILING", 1 << 20)
+    monkeypatch.setattr(solvers, "at_hand", lambda *_, **__: False)
+    assert not choose(below_one_link(3)).name.startswith("compiled")
+    assert choose(below_one_link(3, samples=1 << 18)).name == "compiled-newton"
+    assert choose(below_one_link(40, samples=1 << 18)).name == "compiled-descent"
+
+
+def test_what_is_at_hand_is_known_before_a_problem_is_there() -> None:
+    """The types that are asked for are those of the calls: else small problems never had loops."""
+    double, single = torch.float64, torch.float32
+    held = loops.at_hand.__wrapped__  # not what this process had found before there was a loop
+    for dtype in (double, single):
+        for columns in (3, 40):
+            problem = below_one_link(columns, dtype)
+            assert solve(problem).solver.startswith("compiled")
+        assert held("newton_rows", "newton_rows", kind=dtype, links=1)
+        y, u = torch.eye(3, dtype=dtype), torch.ones(3, 3, dtype=dtype)
+        found = solve(
+            OutputFit(SimplexCrossEntropy(), y, tight(activations.SimplexProjection()), u)
+        )
+        assert found.solver == "compiled-simplex"
+        assert held("simplex_rows", "simplex_rows", kind=dtype)
+    assert held("descent_rows", "descend", "sweep", "panelled")
+    assert not held("descent_rows", "descend", kind=single)
+    assert not held("newton_rows", "newton_rows", kind=double, links=7)  # that no test has
+    x = torch.randn(8, 4, 2, generator=torch.Generator().manual_seed(0))
+    LiftedRNN(2, 3, 2, method=GaussNewton(2)).fit(x, torch.arange(8) % 2)
+    assert held("recurrent_rows", "passed", "ahead", "back")
+
+
+def test_without_a_place_to_keep_them_loops_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
+    assert compiled(filled.py_func)(9) == 16
