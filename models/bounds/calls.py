@@ -195,12 +195,8 @@ def _quotient(walk: Walk, call: Call) -> Tensor | None:
     fixed = walk.fixed(y)
     if fixed is None or call.kwargs.get("rounding_mode") is not None:
         return None
-    return _divided(walk, x, torch.as_tensor(fixed, dtype=torch.float64))
-
-
-def _divided(walk: Walk, x: Any, divisor: Tensor) -> Tensor | None:
-    """Return x / d; the product with 1 / d, whose rounding is within that of `sums`."""
-    return _combined(walk, [(x, 1 / divisor)])
+    # The rounding of 1 / d is within that of `sums`.
+    return _combined(walk, [(x, 1 / torch.as_tensor(fixed, dtype=torch.float64))])
 
 
 @rule("addcmul")

@@ -176,8 +176,10 @@ def require_box(box: Any, inputs: int) -> tuple[Array, Array]:
 
 def apart(network: nn.Module) -> nn.Module:
     """Return a copy in eval mode, on the CPU; what follows batches in train mode stays so."""
-    try:
-        copied = copy.deepcopy(network).cpu()
+    made = [x for own in network.modules() for x in vars(own).values() if isinstance(x, Tensor)]
+    try:  # torch copies nothing that hooks have made of parameters, as a pruned weight
+        known = {id(x): x.detach().clone() for x in made if not x.is_leaf}
+        copied = copy.deepcopy(network, known).cpu()
     except Exception as error:  # whatever a user's attributes say
         raise DataError(
             f"{type(network).__name__} cannot be copied ({error}), and nothing is changed of what "

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import utils
 from torch.nn.utils import parametrizations, prune
 
-from liftednet import lift
+from liftednet import certify, lift
 from liftednet.losses import CrossEntropy
 from liftednet.models import Minibatch
 
@@ -59,3 +59,18 @@ def test_they_are_lifted_trained_and_written_back(name: str, kind: str) -> None:
         made = network.get_submodule(path.rpartition(".")[0])
         part = getattr(made, path.rpartition(".")[2].removesuffix("_mask"))
         assert not part[mask == 0].any() and part[mask == 1].all()
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_they_are_certified_as_what_they_are_now(name: str) -> None:
+    network = _network(MAKERS[name], "dense").eval()
+    network(X)  # where hooks make weights anew, which have a gradient
+    plain = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    with torch.no_grad():
+        for place in (0, 2):
+            plain[place].weight.copy_(network[place].weight)
+            plain[place].bias.copy_(network[place].bias)
+    found, wanted = certify(network), certify(plain)
+    assert found.lipschitz == pytest.approx(wanted.lipschitz, rel=1e-5)
+    torch.testing.assert_close(found.lowest, wanted.lowest, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.highest, wanted.highest, rtol=1e-5, atol=1e-6)
