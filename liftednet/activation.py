@@ -7,7 +7,7 @@ be (`liftednet.scalar_map`), or from Phi (`liftednet.potential`), and asked for 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
 
@@ -24,9 +24,6 @@ from liftednet.validation import name_of, require_positive
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
     from cvxpy.expressions.expression import Expression
-
-    Stated = Callable[[Expression], Expression]
-    Domain = Callable[[Expression], list[Constraint]]
 
 
 __all__ = [
@@ -68,7 +65,6 @@ class Activation:
     margin: Activation | None = None  # a continuous map on the same domain, where phi jumps
     constant_sum: bool = False  # whether phi(u) sums to the same over the units at every u
     scale_free: bool = False  # phi(c u) = phi(u) for every c > 0, as of a sign
-    accuracy: float = 0.0  # to which phi and prox are solved for, relative; 0 for rounding alone
 
     @staticmethod
     def from_function(forward: Map, lipschitz: float | None = None) -> Activation:
@@ -133,43 +129,6 @@ class Activation:
         from liftednet.potential import PotentialActivation
 
         return PotentialActivation(potential, lower, upper, lipschitz)
-
-    @staticmethod
-    def from_expression(
-        expression: Stated,
-        domain: Domain | None = None,
-        lipschitz: float | None = None,
-    ) -> Activation:
-        """Declare an activation, coupled or not, by a CVXPY expression of its potential alone.
-
-        phi(u) = argmax_v <u, v> - Phi(v), and its prox, are solved by CVXPY: slow but right, and
-        without a derivative.
-
-        Args:
-            expression: takes v (samples, units) and returns Phi(v), summed over the samples.
-            domain: takes v and returns constraints, if any.
-            lipschitz: a Lipschitz constant of phi, which joint divergences need.
-
-        Raises:
-            DataError: lipschitz is not positive.
-            DeclarationError: at first use, Phi is no convex scalar to CVXPY.
-            SolverError: at first use, <u, v> - Phi(v) has no largest value.
-
-        Example:
-            >>> import cvxpy as cp
-            >>> import torch
-            >>> from liftednet import Activation
-            >>> ball = Activation.from_expression(
-            ...     lambda v: cp.sum_squares(v) / 2,
-            ...     domain=lambda v: [cp.norm(v, 2, axis=1) <= 1],
-            ...     lipschitz=1.0,
-            ... )
-            >>> ball.forward(torch.tensor([[3.0, 4.0]])).round(decimals=4)
-            tensor([[0.6000, 0.8000]])
-        """
-        from liftednet.potential import StatedActivation
-
-        return StatedActivation(expression, domain, lipschitz)
 
     def forward(self, u: Tensor) -> Tensor:
         """Return phi(u); u and the result are (samples, units)."""

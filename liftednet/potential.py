@@ -7,32 +7,22 @@ Every map, prox and conjugate is a small convex problem of its own: slow but rig
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.func import grad
 
 from liftednet.activation import Activation
-from liftednet.errors import DataError, DeclarationError, SolverError
-from liftednet.evaluation import solve_precisely, stating
-from liftednet.lazy import cvxpy as cp
+from liftednet.errors import DataError, DeclarationError
 from liftednet.scalar_map import Map, increasing_root, refuse_unfit_function
 from liftednet.validation import is_number, name_of, require_positive
-
-if TYPE_CHECKING:
-    from cvxpy.constraints.constraint import Constraint
-    from cvxpy.expressions.expression import Expression
 
 _REACH = 30.0  # of the points at which a potential on an infinite domain is looked at
 _FARTHEST = 1e300  # where the search for a bracket ends
 _FLATTEST = 1e-6  # a curvature below this counts as none
 _GRID = 20_001
-_STEP = 1e-4  # of a difference quotient of CVXPY's solutions, per 1 + |u|
 
 
 class PotentialActivation(Activation):
@@ -233,129 +223,3 @@ class _Argmax(torch.autograd.Function):
     def vmap(info: Any, axes: Any, u: Tensor, phi: PotentialActivation) -> Any:
         """Map entries of more axes: each stands alone."""
         return _Argmax.apply(u.movedim(axes[0], 0), phi), (0, 0, 0)  # type: ignore[no-untyped-call]
-
-
-class StatedActivation(Activation):
-    """Declared by Phi in CVXPY; units may be coupled.
-
-    phi(u) and prox are solved by CVXPY, all samples in one problem that is compiled once for each
-    number of samples. phi is the gradient of Phi*, so that its Jacobian J is symmetric, and J'g is
-    the difference quotient of phi in the direction g, good to about 1e-5.
-    """
-
-    per_unit = False
-    accuracy = 1e-5
-
-    def __init__(
-        self,
-        expression: Callable[[Expression], Expression],
-        domain: Callable[[Expression], list[Constraint]] | None = None,
-        lipschitz: float | None = None,
-    ) -> None:
-        """Keep what was declared, which CVXPY sees when it is used."""
-        self._expression, self._domain = expression, domain
-        self.lipschitz = None if lipschitz is None else require_positive("lipschitz", lipschitz)
-        self._solved = lru_cache(maxsize=16)(self._statement)
-
-    def forward(self, u: Tensor) -> Tensor:
-        """Return phi(u), (samples, units).
-
-        Raises:
-            DeclarationError: Phi is not convex to CVXPY.
-            SolverError: CVXPY finds no largest <u, v> - Phi(v).
-        """
-        found: Tensor = _StatedArgmax.apply(u, self)  # type: ignore[no-untyped-call]
-        return found
-
-    def potential(self, v: Expression) -> Expression:
-        """Return the declared Phi(v)."""
-        return self._expression(v)
-
-    def domain(self, v: Expression) -> list[Constraint]:
-        """Return the declared constraints."""
-        return [] if self._domain is None else self._domain(v)
-
-    def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
-        """Return argmin_v t Phi(v) + |v - w|^2 / 2, (samples, units).
-
-        Samples of each t are a problem of their own: CVXPY finds no digits of small terms beside
-        large ones.
-        """
-        steps = torch.as_tensor(t, dtype=torch.float64, device=w.device).flatten().expand(len(w))
-        found = torch.empty_like(w)
-        for step in steps.unique().tolist():
-            rows = steps == step
-            scale, share = (step, 1.0) if step < 1 else (1.0, 1 / step)
-            found[rows] = self._minimizer(w[rows].double() * share, scale, share).to(w)
-        return found
-
-    def argmax(self, u: Tensor) -> Tensor:
-        """Return phi(u) without a derivative, (samples, units)."""
-        return self._minimizer(u, 1.0, 0.0)
-
-    def conjugate_value(self, u: Tensor) -> Tensor:
-        """Return <u, v> - Phi(v) at v = phi(u) per sample, (samples,); its gradient is v."""
-        v = self.argmax(u.detach())
-        return (u * v).sum(-1) - self.potential_value(v)
-
-    def __repr__(self) -> str:
-        """Name the door and the expression."""
-        return f"from_expression({name_of(self._expression)})"
-
-    def _minimizer(self, linear: Tensor, scale: float, stiffness: float) -> Tensor:
-        """Return argmin_v scale Phi(v) - <linear, v> + stiffness |v|^2 / 2.
-
-        Samples of about one size are a problem together: beside large ones small ones lose digits.
-        """
-        sizes = linear.detach().double().abs().amax(1).clamp(min=1.0).log10().floor()
-        found = torch.empty_like(linear, dtype=torch.float64)
-        for size in sizes.unique().tolist():
-            rows = sizes == size
-            found[rows] = self._together(linear[rows], scale, stiffness).to(found)
-        return found.to(linear)
-
-    def _together(self, linear: Tensor, scale: float, stiffness: float) -> Tensor:
-        """Return the same, in one problem or, where CVXPY does not end that, in two."""
-        with stating(f"the potential of {self!r}"):
-            problem, v, factor, pull, share = self._solved(tuple(linear.shape))
-            factor.value = scale
-            pull.value = linear.detach().double().cpu().numpy()
-            share.value = stiffness
-            alone, solved = len(linear) == 1, False
-            with nullcontext() if alone else suppress(cp.error.SolverError):
-                solve_precisely(problem)
-                solved = problem.status == cp.OPTIMAL
-        if not (solved or alone):
-            halves = [self._together(half, scale, stiffness) for half in linear.chunk(2)]
-            return torch.cat(halves)
-        if v.value is None:
-            raise SolverError(f"CVXPY finds no argmin of {self!r}: it is {problem.status}.")
-        return torch.from_numpy(v.value)
-
-    def _statement(self, shape: tuple[int, int]) -> tuple[Any, ...]:
-        v, pull = cp.Variable(shape), cp.Parameter(shape)
-        factor, share = cp.Parameter(nonneg=True), cp.Parameter(nonneg=True)
-        square = share * cp.sum_squares(v) / 2
-        value = factor * self._expression(v) - cp.sum(cp.multiply(pull, v)) + square
-        return cp.Problem(cp.Minimize(value), self.domain(v)), v, factor, pull, share
-
-
-class _StatedArgmax(torch.autograd.Function):
-    """phi(u) of a potential in CVXPY; its derivative is a difference quotient of two solves."""
-
-    @staticmethod
-    def forward(ctx: Any, u: Tensor, phi: StatedActivation) -> Tensor:
-        """Return phi(u)."""
-        ctx.phi = phi
-        ctx.save_for_backward(u)
-        return phi.argmax(u)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *pushes: Tensor) -> tuple[Tensor, None]:
-        """Return J g for every sample."""
-        (u,), push = ctx.saved_tensors, pushes[0].double()
-        size = push.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(push.dtype).tiny)
-        step = _STEP * (1 + u.double().norm(dim=-1, keepdim=True)) / size
-        ahead, behind = (ctx.phi.argmax(u.double() + s * step * push) for s in (1, -1))
-        return ((ahead - behind) / (2 * step)).to(u), None

@@ -20,8 +20,7 @@ def check_activation(activation: Activation, units: int = 3) -> Report:
     is nonnegative and zero at v = phi(u); prox, conjugate, slope, projection, Lipschitz constant,
     offset, excess and the values in torch agree with potential and forward, for |u| from 0.001 to
     1,000, t from 1e-8 to 1e8, in float32 and float64. A method that is neither declared nor derived
-    is not tested. Where CVXPY solves for all of them (`Activation.from_expression`), the expression
-    is tested: that it is convex, its argmin unique, and the Lipschitz constant right.
+    is not tested.
 
     Args:
         activation: the activation.

@@ -48,7 +48,7 @@ def public() -> Iterator[tuple[str, Any]]:
             if callable(named) and id(named) not in seen:
                 seen.add(id(named))
                 yield f"{package}.{name}", named
-    for way in ("from_function", "from_potential", "from_expression"):
+    for way in ("from_function", "from_potential"):
         yield f"Activation.{way}", getattr(liftednet.Activation, way)
 
 

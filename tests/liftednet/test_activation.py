@@ -162,42 +162,6 @@ def test_a_potential_without_a_closed_form_has_the_map_that_solves_its_optimalit
     assert torch.autograd.gradgradcheck(found.forward, near)
 
 
-def stated_ball():
-    return Activation.from_expression(
-        lambda v: cp.sum_squares(v) / 2, lambda v: [cp.norm(v, 2, axis=1) <= 1], lipschitz=1.0
-    )
-
-
-@pytest.mark.parametrize("kind", [tight, joint])
-def test_what_an_expression_alone_declares_is_solved_and_certified(kind, generator):
-    state = generator.get_state()
-    stated = [solve(problem) for problem in problems(stated_ball(), kind, generator)]
-    generator.set_state(state)
-    closed = [solve(problem) for problem in problems(Ball(), joint, generator)]
-    if kind is joint:
-        for one, other in zip(stated, closed, strict=True):
-            assert one.objective == pytest.approx(other.objective, rel=1e-6)
-    assert all(solution.residual < 1e-7 for solution in stated)
-
-
-def test_the_prox_of_an_expression_keeps_its_digits_beside_other_steps(generator):
-    clipped = Activation.from_expression(
-        lambda v: cp.sum_squares(v) / 2, lambda v: [v >= -1, v <= 1], lipschitz=1.0
-    )
-    w = 2 * torch.randn(12, 3, dtype=torch.float64, generator=generator)
-    t = torch.tensor([1e-8, 1e-2, 1.0, 1e8], dtype=torch.float64).repeat(3).unsqueeze(1)
-    torch.testing.assert_close(clipped.prox(w, t), (w / (1 + t)).clamp(-1, 1), rtol=1e-5, atol=1e-6)
-
-
-def test_the_derivative_of_an_expression_is_that_of_the_map(generator):
-    u = torch.randn(4, 3, dtype=torch.float64, generator=generator)
-    ways = [u.clone().requires_grad_() for _ in range(2)]
-    push = torch.randn(4, 3, dtype=torch.float64, generator=generator)
-    for activation, point in zip((stated_ball(), Ball()), ways, strict=True):
-        activation.forward(3 * point).backward(push)
-    torch.testing.assert_close(ways[0].grad, ways[1].grad, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize(
     "method", [Minibatch(epochs=2, batch_size=20), GaussNewton(steps=2)], ids=type
 )
@@ -281,34 +245,6 @@ def test_a_potential_with_kinks_is_their_map_in_few_steps():
     torch.testing.assert_close(found, expected)
     still = ((u > -2) & (u < 0)) | ((u > 1) & (u < 3))
     assert (shrink.slope(u)[still] == 0).all()
-
-
-STATED = {
-    "entropy": (lambda v: -cp.sum(cp.entr(v)), lambda v: [cp.sum(v, axis=1) == 1]),
-    "binary entropy": (lambda v: -cp.sum(cp.entr(v)) - cp.sum(cp.entr(1 - v)), None),
-    "log": (lambda v: cp.sum_squares(v) / 2 - cp.sum(cp.log(v)), None),
-    "abs": (lambda v: cp.norm1(v) + cp.sum_squares(v) / 2, None),
-    "exp": (lambda v: cp.sum(cp.exp(v)) + cp.sum_squares(v) / 2, None),
-}
-
-
-@pytest.mark.parametrize("name", STATED)
-def test_a_right_expression_of_any_cone_is_accepted(name):
-    assert check_activation(Activation.from_expression(*STATED[name], lipschitz=1.0)).passed
-
-
-@pytest.mark.parametrize(
-    ("expression", "lipschitz", "said"),
-    [
-        (cp.norm1, None, "no argmin .* unbounded"),
-        (lambda v: cp.sum_squares(cp.pos(v)), None, "no argmin .* unbounded"),
-        (lambda v: -cp.sum_squares(v), None, "does not follow DCP rules"),
-        (lambda v: cp.sum_squares(v) / 2, 0.9, "more than the constant 0.9"),
-    ],
-)
-def test_a_wrong_expression_is_refused(expression, lipschitz, said):
-    with pytest.raises(DeclarationError, match=said):
-        check_activation(Activation.from_expression(expression, lipschitz=lipschitz))
 
 
 @pytest.mark.parametrize(
