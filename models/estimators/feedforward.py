@@ -185,30 +185,8 @@ class _Feedforward(Estimator):
             confidence=confidence, held_out=held_out, strict=strict,
         )  # fmt: skip
 
-    def declared(
-        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, classes: Any = None
-    ) -> tuple[Lifted, Rows, Rows, Any]:
-        """Return the model that `fit` begins with, and what it gives it: X, y and weights.
-
-        For what estimators do not do: checkpoints, several processes.
-
-        Args:
-            X: as in `fit`.
-            y: as in `fit`.
-            sample_weight: as in `fit`.
-            classes: all labels of a classifier, where y may lack some; None for those of y.
-
-        Raises:
-            DataError: X, y or a setting cannot be used.
-        """
-        X, y = self._checked_pair(X, y)
-        target, outputs, weights = self._told(y, sample_weight, classes)
-        return self._model(outputs, self._settings()), X, target, weights
-
     @abstractmethod
-    def _told(
-        self, y: Any, sample_weight: ArrayLike | None, classes: Any = None
-    ) -> tuple[Rows, int, Any]:
+    def _told(self, y: Any, sample_weight: ArrayLike | None) -> tuple[Rows, int, Any]:
         """Return targets as the loss takes them, the number of outputs, and weights of samples."""
 
     @abstractmethod
@@ -327,11 +305,9 @@ class LiftedClassifier(ClassifierMixin, Classifying, _Feedforward):  # type: ign
     class_weight: Mapping[Any, float] | str | None = None
     loss: Loss | str | None = None
 
-    def _told(
-        self, y: Any, sample_weight: ArrayLike | None, classes: Any = None
-    ) -> tuple[Rows, int, Any]:
+    def _told(self, y: Any, sample_weight: ArrayLike | None) -> tuple[Rows, int, Any]:
         labels = self._labels(y)
-        self._take_classes(np.unique(labels if classes is None else classes), self.warm_start)
+        self._take_classes(np.unique(labels), self.warm_start)
         target = numbered(labels, self.classes_)
         return target, self._outputs, self._weighted(labels, sample_weight)
 
@@ -471,9 +447,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
             )
         return super()._model(outputs, settings)
 
-    def _told(
-        self, y: Any, sample_weight: ArrayLike | None, classes: Any = None
-    ) -> tuple[Rows, int, Any]:
+    def _told(self, y: Any, sample_weight: ArrayLike | None) -> tuple[Rows, int, Any]:
         self._one, target = y.ndim == 1, columns(y)
         return target, target.shape[1], sample_weight
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from . import activations, layers, operations
-from .initialize import initialize_
-from .model import LiftedModule, lift
+from .model import LiftedModule, initialize_, lift
 
 __all__ = ["LiftedModule", "initialize_", "lift"]
 

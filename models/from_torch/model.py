@@ -1,10 +1,10 @@
-"""A torch network as a lifted model: read, fitted, and written back in place."""
+"""A torch network as a lifted model: read, fitted, and written back in place; its start."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
+from torch.utils.data import DataLoader
 
 from liftednet import processes
 from liftednet.activations.simplex import Grouped
@@ -24,17 +25,17 @@ from liftednet.layers.convolution import Convolution
 from liftednet.layers.dense import Dense, DenseAtPositions
 from liftednet.layers.expression import Applied, value_of
 from liftednet.layers.time import AllSteps, Steps
-from liftednet.losses import CrossEntropy, FenchelYoungLoss, Loss
+from liftednet.losses import CrossEntropy, FenchelYoungLoss, Loss, SquaredError
 from liftednet.names import loss_of
 from liftednet.network import State
 from liftednet.samples import Weights
 from liftednet.validation import FLOATS, as_tensor
 
 from ..block import Structure
-from ..data import Data, prepared
+from ..data import Data, pair_of, prepared
 from ..lifted import Lifted
 from ..methods import FullBatch, Minibatch
-from ..output import with_constants
+from ..output import output_obstacle, with_constants
 from ..standardization import RAW, Standardization
 from ..starts import AUTO, START_SAMPLES, needs_fit
 from ..trace import Report, Step
@@ -42,10 +43,11 @@ from .reader import CURVED, Pair, Reader, Seen
 from .tracing import trace
 
 _RHO = 1e-3  # where neither rho nor a penalty is given
-RATE = 0.1  # of minibatches; measured with LeNet-5 on MNIST, and an LSTM on HAR
+_RATE = 0.1  # of minibatches; measured with LeNet-5 on MNIST, and an LSTM on HAR
 _DRAWN = (Dense, DenseAtPositions, Convolution)
 _USUAL = 0.1, 1.0  # root mean squares of data for which matrices are drawn as they are
-LAM = 1e3  # LeNet-5, 20,000 digits, two passes: .9824, at lam 10 .974
+_FIRST_RATE, _FIRST_DAMPING = 0.8, 3.0  # of starts_of_torch_networks.md, on held-out data
+_LAM = 1e3  # LeNet-5, 20,000 digits, two passes: .9824, at lam 10 .974
 
 _TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-9}  # of a reading, in the largest output
 
@@ -317,8 +319,8 @@ def lift(
     output = reader.read(network, given)
     term = _declare_loss(reader, output, loss)
     own = {
-        "dtype": like.dtype, "device": str(like.device), "method": Minibatch(rate=RATE),
-        "lam": LAM, "standardize": None,
+        "dtype": like.dtype, "device": str(like.device), "method": Minibatch(rate=_RATE),
+        "lam": _LAM, "standardize": None,
     }  # fmt: skip
     settings = {**own, **settings}
     model = LiftedModule(network, reader, **settings)
@@ -488,3 +490,106 @@ def _require_equal(
                 "makes a Python number of values or of the number of samples (keep it in a "
                 "tensor), draws random numbers, or changes a view in place (write x = x.relu())."
             )
+
+
+def initialize_(
+    module: nn.Module,
+    X: Any,
+    y: Any = None,
+    *,
+    loss: Loss | str | nn.Module | None = None,
+    epochs: int = 1,
+    progress: bool = False,
+    **settings: Any,
+) -> nn.Module:
+    """Give a torch network weights of lifted training, in place; the rest of it stays as it is.
+
+    Its matrices and kernels are drawn anew, with a last bias by which outputs are right in the
+    mean, and the network is trained on data, as `lift` does it, which goes on from the weights that
+    are there; then the last layer, which may be one for every step, is fitted to all samples by one
+    convex problem, see `refit_output` of `Lifted`. It stays as trained for a DataLoader, for a loss
+    with states of its own, such as Huber, and where the network does not end with one Linear, alone
+    with its weights: with a convolution, or two whose outputs are added. Where anything fails, or
+    is interrupted, nothing has been written.
+
+    Args:
+        module: the network.
+        X: what the network takes, on any scale; or a DataLoader of pairs (X, y).
+        y: as the loss takes it; None for a DataLoader.
+        loss: on what the network returns, such as `liftednet.losses.CrossEntropy()`, its name, or
+            torch's module; None for cross-entropy of integers and squared errors of floats, which
+            a line says.
+        epochs: passes over the data.
+        progress: whether to show a progress bar.
+        settings: of `lift`, such as lam; `method` in place of `epochs`, start=None for one that
+            begins with the weights that are there, refit_output=False for a last layer as trained,
+            refit_output=True for an error where it cannot be fitted.
+
+    Returns:
+        The module.
+
+    Raises:
+        DataError: the network or the data cannot be used.
+        SolverError: the loss or the weights are not finite.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from liftednet import initialize_
+        >>> from liftednet.losses import CrossEntropy
+        >>> X = torch.tensor([[0.0, 1.0], [1.0, 0.0]] * 50)
+        >>> y = torch.tensor([0, 1] * 50)
+        >>> network = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> network = initialize_(network, X, y, loss=CrossEntropy(), epochs=100)
+        >>> bool((network(X).argmax(-1) == y).all())
+        True
+    """
+    if not isinstance(module, nn.Module):
+        kind = type(module).__name__
+        raise DataError(f"initialize_(network, X, y) writes into a torch.nn.Module, got {kind}.")
+    if any(hasattr(X, x) for x in ("weights", "activations", "__sklearn_is_fitted__")):
+        raise DataError(
+            f"initialize_ trains on data, and {type(X).__name__} is a model: to_torch(model) makes "
+            "a module of its weights, whose state_dict() another network of these layers loads."
+        )
+    settings = {"start": AUTO, "method": _method(epochs, settings), **settings}
+    if loss is None:
+        loss = _plain_loss(X, y)
+        sys.stdout.write(f"initialize_: {loss!r}, by the type of y; another is given by loss=\n")
+    lifted = lift(module, _example(X), loss=loss, show=False, **settings)
+    if "refit_output" not in settings and not isinstance(X, DataLoader):
+        lifted.refit_output = output_obstacle(lifted.network) is None
+    lifted.fit(X, y, progress=progress)
+    if lifted.interrupted:
+        raise KeyboardInterrupt("training was interrupted: the network is as it was.")
+    return lifted.write_()
+
+
+def _plain_loss(X: Any, y: Any) -> Loss:
+    """Return the loss of what y plainly is: integers are classes, floats are numbers."""
+    if isinstance(X, DataLoader):
+        _, y = pair_of(next(iter(X), None))
+    found = as_tensor("y", y)
+    if found.dtype == torch.bool:
+        raise DataError(
+            "y holds truth values: give loss=BinaryCrossEntropy() with y.float(), or "
+            "CrossEntropy() with y.long()."
+        )
+    return SquaredError() if found.is_floating_point() else CrossEntropy()
+
+
+def _method(epochs: int, settings: Mapping[str, Any]) -> Minibatch:
+    """Return what few epochs train by, unless weights have signs or are those of the network."""
+    if settings.get("start", AUTO) is None:
+        return Minibatch(epochs=epochs, rate=_RATE)
+    if "penalty" in settings:
+        return Minibatch(epochs=epochs)
+    return Minibatch(epochs=epochs, rate=_FIRST_RATE, damping=_FIRST_DAMPING)
+
+
+def _example(X: Any) -> Any:
+    if isinstance(X, DataLoader):
+        X, _ = pair_of(next(iter(X), None))
+    if not isinstance(X, Tensor | np.ndarray | tuple | list):
+        return X  # refused with words of its own
+    return tuple(x[:2] for x in X) if isinstance(X, tuple | list) else X[:2]
