@@ -11,16 +11,26 @@ from numpy.typing import NDArray
 
 from liftednet.errors import DataError
 from liftednet.lazy import pyplot
+from liftednet.validation import is_integer
+
+from .certificate import certify
 
 if TYPE_CHECKING:
     from .paths import PathStep
 
-__all__ = ["CoverageDisplay", "FitDisplay", "PathDisplay", "RelevanceDisplay"]
+__all__ = [
+    "CoverageDisplay",
+    "FitDisplay",
+    "PartialDependenceDisplay",
+    "PathDisplay",
+    "RelevanceDisplay",
+]
 
 Array = NDArray[Any]
 _GRID = 200  # points of a curve
 _SIDE = 60  # points of each side of a map
 _BEYOND = 0.1  # of the range of an input that a curve goes on at both ends
+_CELLS = 24  # of an input's range, in each of which answers have a proven range
 _BARS = 30  # inputs that are shown, at most
 
 
@@ -228,6 +238,113 @@ class RelevanceDisplay(_Display):
         axes.invert_yaxis()
         axes.set_xlabel("how far answers move, in units of y")
         return self
+
+
+@dataclass(eq=False)
+class PartialDependenceDisplay(_Display):
+    """The mean answer as one input varies, with the range that is proven for every answer.
+
+    The mean is that of Friedman, Greedy function approximation: a gradient boosting machine, 2001,
+    section 8.2: over all rows, with the input put in the place of theirs. Between two points of the
+    curve no answer lies outside the range, whatever values the other inputs have between their
+    least and largest ones (see `certify`).
+
+    Attributes:
+        inputs: values of the input, (points,).
+        mean: of the answers, or of the probabilities of a class, (points,).
+        low: lower ends of the proven range between two points, (points - 1,); high: upper ones.
+        name: of the input; answer: what varies with it.
+
+    Example:
+        >>> import numpy as np
+        >>> from liftednet import LiftedRegressor
+        >>> from liftednet.models.displays import PartialDependenceDisplay
+        >>> X = np.random.default_rng(0).uniform(size=(60, 2))
+        >>> y = X[:, 0] ** 2 + X[:, 1]
+        >>> model = LiftedRegressor((5,), monotonic_cst=[1, 1], random_state=0).fit(X, y)
+        >>> found = PartialDependenceDisplay.from_estimator(model, X, 0)
+        >>> bool((np.diff(found.mean) >= 0).all()), bool((found.low <= found.mean[1:]).all())
+        (True, True)
+    """
+
+    inputs: Array
+    mean: Array
+    low: Array
+    high: Array
+    name: str
+    answer: str
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, X: Any, feature: int | str, *, target: Any = None, ax: Any = None
+    ) -> Self:
+        """Draw how a fitted estimator's answers depend on one input.
+
+        Args:
+            estimator: `LiftedRegressor` or `LiftedClassifier`.
+            X: (samples, inputs), numbers; the range of each input is that of its column.
+            feature: the input, by number or name.
+            target: the class whose probability is meant, or the number of an output; None for the
+                only output, or the second of two classes.
+            ax: axes of matplotlib; None for new ones.
+
+        Raises:
+            DataError: X is no table of finite numbers, or there is no such input or target.
+            NotFittedError: it has not been fitted.
+        """
+        rows, number, name = _column(estimator, X, feature)
+        classes = getattr(estimator, "classes_", None)
+        answered = estimator.predict if classes is None else estimator.predict_proba
+        outputs = answered(_like(X, rows[:1])).reshape(1, -1).shape[1]
+        known = list(range(outputs)) if classes is None else list(classes)
+        target = known[-1] if target is None and len(known) < 3 - (classes is None) else target
+        if target not in known:
+            raise DataError(f"target must be one of {', '.join(map(str, known))}, got {target!r}.")
+        output = known.index(target)
+        points = np.linspace(rows[:, number].min(), rows[:, number].max(), _CELLS + 1)
+        mean, ends = np.empty(len(points)), np.empty((_CELLS, 2))
+        low, high = rows.min(0), rows.max(0)
+        for step, point in enumerate(points):
+            rows[:, number] = point
+            mean[step] = answered(_like(X, rows)).reshape(len(rows), -1)[:, output].mean()
+        for cell in range(_CELLS):
+            low[number], high[number] = points[cell : cell + 2]
+            facts = certify(estimator, box=(low, high))
+            ends[cell] = float(facts.least[output]), float(facts.most[output])
+        answer = f"output {target}" if classes is None else f"probability of {target}"
+        return cls(points, mean, ends[:, 0], ends[:, 1], name, answer).plot(ax)
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw it, on axes or on new ones."""
+        axes, edges = self._on(ax), np.repeat(self.inputs, 2)[1:-1]
+        low, high = np.repeat(self.low, 2), np.repeat(self.high, 2)
+        axes.fill_between(edges, low, high, alpha=0.25, label="no answer lies outside")
+        axes.plot(self.inputs, self.mean, label="mean")
+        axes.set_xlabel(self.name)
+        axes.set_ylabel(self.answer)
+        axes.legend()
+        return self
+
+
+def _column(estimator: Any, X: Any, feature: int | str) -> tuple[Array, int, str]:
+    """Return X as numbers, and the number and the name of an input.
+
+    Raises:
+        DataError: X is no table of finite numbers, or there is no such input.
+    """
+    try:
+        rows = np.array(X, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"ranges are of numbers, and X has something else: {error}") from error
+    if rows.ndim != 2 or not len(rows) or not np.isfinite(rows).all():
+        raise DataError(f"X must be a table of finite numbers, got one of shape {rows.shape}.")
+    given = getattr(estimator, "feature_names_in_", [f"x{n + 1}" for n in range(rows.shape[1])])
+    names = [str(name) for name in given]
+    estimator.predict(_like(X, rows[:1]))  # which says whether it is fitted, and to such columns
+    number = names.index(feature) if feature in names else feature
+    if not is_integer(number) or not 0 <= int(number) < len(names):
+        raise DataError(f"feature must be a number below {len(names)} or a name, got {feature!r}.")
+    return rows, int(number), names[int(number)]
 
 
 @dataclass(eq=False)

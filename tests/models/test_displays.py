@@ -7,10 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.inspection import partial_dependence
 
 from liftednet import LiftedClassifier, LiftedRegressor, certify
 from liftednet.errors import DataError, NotFittedError
-from liftednet.models.displays import CoverageDisplay, FitDisplay, PathDisplay, RelevanceDisplay
+from liftednet.models import displays
+from liftednet.models.displays import (
+    CoverageDisplay,
+    FitDisplay,
+    PartialDependenceDisplay,
+    PathDisplay,
+    RelevanceDisplay,
+)
 from liftednet.models.results import PathStep, Step, Trace
 
 pytest.importorskip("matplotlib").use("Agg")
@@ -66,6 +74,43 @@ def test_pictures_follow_the_convention_of_scikit_learn() -> None:
     corner = np.array([[surface.inputs[0][3], surface.inputs[1][5]]])
     assert surface.mean[3, 5] == pytest.approx(float(two.predict(corner)[0]))
     assert surface.ax_.get_ylabel() == "x2"
+
+
+def test_partial_dependence_is_the_mean_and_no_answer_leaves_its_range(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(displays, "_CELLS", 5)
+    x, y = linear()
+    model = LiftedRegressor(**QUICK).fit(x, y)
+    found = PartialDependenceDisplay.from_estimator(model, x, 1, ax=Figure().subplots())
+    options = {"kind": "average", "method": "brute", "percentiles": (0.0, 1.0)}
+    known = partial_dependence(model, x, [1], grid_resolution=6, **options)
+    np.testing.assert_allclose(found.inputs, known["grid_values"][0])
+    np.testing.assert_allclose(found.mean, known["average"][0], rtol=1e-6)
+    others = np.random.default_rng(1).uniform(x.min(0), x.max(0), (2000, 3))
+    cell = np.clip(np.searchsorted(found.inputs, others[:, 1]) - 1, 0, len(found.low) - 1)
+    answers = model.predict(others)
+    assert (answers >= found.low[cell]).all() and (answers <= found.high[cell]).all()
+    # The line's range is 2 spans of x1 and a cell of x2; a tanh network's proven one is near it.
+    exact = 2 * np.ptp(x[:, 0]) + 0.1 * np.ptp(x[:, 1]) / len(found.low)
+    assert (found.high - found.low < 3 * exact).all()
+
+
+def test_partial_dependence_of_a_class_is_of_its_probability(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(displays, "_CELLS", 3)
+    x, y = linear()
+    model = LiftedClassifier(**QUICK, monotonic_cst=[1, 0, 0]).fit(x, np.where(y > 11, "b", "a"))
+    found = PartialDependenceDisplay.from_estimator(model, x, 0)
+    other = PartialDependenceDisplay.from_estimator(model, x, 0, target="a")
+    np.testing.assert_allclose(found.mean + other.mean, 1.0, atol=1e-12)
+    assert (np.diff(found.mean) >= 0).all() and found.ax_.get_ylabel() == "probability of b"
+    for bad in ({"feature": 3}, {"feature": "x9"}, {"feature": 0, "target": "c"}):
+        with pytest.raises(DataError, match=r"below 3 or a name|one of a, b, got"):
+            PartialDependenceDisplay.from_estimator(model, x, **bad)
+    with pytest.raises(DataError, match="something else"):
+        PartialDependenceDisplay.from_estimator(model, x.astype(str)[:, :2] + "k", 0)
 
 
 def test_what_cannot_be_drawn_says_why() -> None:
