@@ -13,7 +13,7 @@ from liftednet.models import FullBatch, LiftedMLP
 from liftednet.penalties import Nonnegative, SquaredFrobenius
 
 digits = data.digits()
-x, y = digits.x_train[:800], digits.y_train[:800]
+x, y = digits.x_train[:400], digits.y_train[:400]
 
 
 def fitted(penalty):

@@ -55,7 +55,8 @@ class BlockFit(Fit[Any]):
         >>> network, digits = Network(), data.digits()
         >>> outputs = network.loss(CrossEntropy(), convolution(network.input(1, 8, 8), 3, 5))
         >>> model = Lifted(network, method=FullBatch(sweeps=1))
-        >>> fit = model.fit(digits.x_test.view(-1, 1, 8, 8), digits.y_test).subproblem("weights 1")
+        >>> x, y = digits.x_test[:100].view(-1, 1, 8, 8), digits.y_test[:100]
+        >>> fit = model.fit(x, y).subproblem("weights 1")
         >>> isinstance(fit, BlockFit), fit.measure(model.weights[0]).residual < 1e-4
         (True, True)
     """

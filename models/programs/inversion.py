@@ -99,7 +99,7 @@ def invert(
         >>> import torch
         >>> from liftednet import invert, to_cvxpy
         >>> _ = torch.manual_seed(0)
-        >>> parts = torch.nn.Linear(3, 6), torch.nn.ReLU(), torch.nn.Linear(6, 1)
+        >>> parts = torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1)
         >>> network = torch.nn.Sequential(*parts)
         >>> x = cp.Variable(3)
         >>> stated = to_cvxpy(network, x, box=(-1, 1))

@@ -155,8 +155,19 @@ def test_a_traced_program_is_within_them(held, tmp_path) -> None:
         torch.testing.assert_close(found, held.forward(OTHERS), rtol=0, atol=1e-9)
         slopes.append(torch.autograd.grad(found[:, 0].sum(), x)[0])
     torch.testing.assert_close(*slopes, rtol=1e-9, atol=1e-9)
+    none = np.array([[-1.0, 0, 0, 0]])  # at which no answer meets the limits
     with torch.no_grad(), pytest.raises(RuntimeError, match="no scores meet the limits"):
-        traced(torch.tensor([[-1.0, 0, 0, 0]], dtype=torch.float64))
+        traced(torch.from_numpy(none))
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    written = torch.onnx.export(program, dynamo=True, verbose=False)
+    assert written is not None
+    written.save(tmp_path / "model.onnx")
+    session = runtime.InferenceSession(tmp_path / "model.onnx")
+    rows = np.concatenate([OTHERS, none])
+    (answers,) = session.run(None, {session.get_inputs()[0].name: rows})
+    np.testing.assert_allclose(answers[:-1], held.forward(OTHERS), rtol=0, atol=1e-9)
+    assert np.isnan(answers[-1]).all()  # as ONNX has no errors
 
 
 def test_limits_that_no_answer_meets_at_an_input_are_told(held) -> None:
