@@ -26,13 +26,22 @@ from torch import Tensor
 
 from liftednet import activations, constraints, losses, penalties
 from liftednet.errors import DataError
+from liftednet.processes import warn
 from liftednet.validation import is_integer, is_number, require_finite, require_float
 
 _FORMAT = "liftednet"
-_VERSION = 4  # those before 1.0 had others
-_METADATA = {"format", "version", "model", "checksum"}
+_VERSION = 3
+_WITHOUT_CHECKSUM = 2
+_OLDER = 1  # of liftednet 0.1: chains and plain recurrent networks, described by their sizes
+_METADATA = {"format", "version", "model"}
 _KEYS = {"kind", "architecture"}
 _UNFINISHED = ".unfinished"
+_GONE = {
+    "FullBatch": ("store",),
+    "MaxPooling": ("weight",),
+    "NewtonOverTime": ("step_solver",),
+}  # parameters of earlier versions
+_GONE_PENALTIES = ("DoublyStochastic", "FewRows", "LinearEqualities", "SimplexRows")
 OF_BAD_VALUES = (
     ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
@@ -50,12 +59,14 @@ class Archive:
         kind: name of the class of the model.
         architecture: what the model is, as JSON values.
         tensors: its numbers by name.
+        older: whether liftednet 0.1 has written it.
         notes: what its owner has noted beside it, as JSON values, such as the names of labels.
     """
 
     kind: str
     architecture: Description
     tensors: Mapping[str, Tensor]
+    older: bool = False
     notes: Description = field(default_factory=dict)
 
 
@@ -246,10 +257,11 @@ def read(path: str | Path) -> Archive:
     for name, tensor in tensors.items():
         require_float(f"{name} of {source}", tensor)
         require_finite(f"{name} of {source}", tensor)
+    older = metadata["version"] == str(_OLDER)
     notes = about.get("notes", {})
     if not isinstance(notes, dict):
         raise DataError(f"the notes in {source} must be a dictionary, got {notes!r}.")
-    return Archive(about["kind"], about["architecture"], tensors, notes)
+    return Archive(about["kind"], about["architecture"], tensors, older, notes)
 
 
 def read_tensors(source: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
@@ -284,12 +296,13 @@ def _described(metadata: Mapping[str, str], source: Path) -> Description:
             "by load_state_dict"
         )
         raise DataError(f"{source} was not saved by liftednet.save: {hint}.")
-    if (version := metadata.get("version", "none")) != str(_VERSION):
+    if (version := metadata.get("version", "none")) not in map(str, range(_OLDER, _VERSION + 1)):
         raise DataError(
-            f"{source} has version {version} of the format, and this liftednet reads version "
-            f"{_VERSION}: install the liftednet that saved it, or a newer one."
+            f"{source} has version {version} of the format, and this liftednet reads versions "
+            f"{_OLDER} to {_VERSION}: install the liftednet that saved it, or a newer one."
         )
-    if metadata.keys() != _METADATA:
+    checked = set() if int(version) <= _WITHOUT_CHECKSUM else {"checksum"}
+    if metadata.keys() != _METADATA | checked:
         raise DataError(f"{source} is damaged: its metadata are {sorted(metadata)}.")
     try:
         about = json.loads(metadata["model"])
@@ -358,13 +371,17 @@ def rebuild(
     if "tensor" in described:
         return (tensors or {})[described["tensor"]]
     name = str(described.get("name"))
+    if name in _GONE_PENALTIES:
+        warn(f"the penalty {name} is gone: where the model trains on, weights are pulled to 0.")
+        return penalties.SquaredFrobenius(1.0)
     make = known.get(name)
     if make is None:
         raise DataError(
             f"{described.get('declared', described.get('name'))} was declared outside of "
             f"liftednet, and a file holds no code: pass the {option} to load(path, {option}=...)."
         )
-    parameters = described.get("parameters", {})
+    gone = _GONE.get(make.__name__, ())
+    parameters = {x: v for x, v in described.get("parameters", {}).items() if x not in gone}
     try:
         return make(**{x: rebuild(v, option, known, tensors) for x, v in parameters.items()})
     except TypeError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
@@ -38,7 +40,7 @@ from .fingerprint import described_network, difference
 from .incomplete import unpacked_completion
 from .lifted import Lifted
 from .methods import METHODS
-from .settings import Settings
+from .settings import COUPLINGS, Settings
 from .standardization import unpacked_standardization
 from .uncertainty import Ball, Box
 
@@ -47,8 +49,14 @@ Arguments = dict[str, Any]
 Tensors = dict[str, Tensor]
 
 _SETTINGS = [x.name for x in fields(Settings) if x.name not in ("network", "start")]
-# Beside what a class takes.
-_OF_THE_FILE = ("activations", "hidden", "graph", "last_only", "chosen")
+_OF_OLDER_FILES = ("sweeps", "tolerance", "warm", "parts", "proximity", "spectral_radius")
+_OF_THE_FILE = (  # beside what a class takes
+    "activations", "hidden", "graph", "learned", "last_only", "chosen", *_OF_OLDER_FILES,
+)  # fmt: skip
+# In the lines of networks, by versions before 1.0; names of users' classes may end likewise.
+_RENAMED = {"Turn(": "Reverse(", "Early(": "PadFirst(", "Late(": "DropFirst(",
+    "early=": "initial_steps="}  # fmt: skip
+_BEFORE = re.compile(rf"\b(?:{'|'.join(map(re.escape, _RENAMED))})")
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
 _SOLVERS = ("Accelerated", "ClosedForm", "Dual", "FrankWolfe", "GeneralizedLinear",
     "NewtonOverTime", "NewtonStates", "Proximal", "ProximalWeights", "Ridge",
@@ -172,8 +180,9 @@ _KINDS: dict[str, type[Lifted]] = {kind.__name__: kind for kind in (LiftedMLP, L
 def parts() -> Catalogue:
     """Return the classes that files name; solvers are loaded for them."""
     methods = {method.__name__: method for method in METHODS.values()}
+    earlier = dict.fromkeys(("Cyclic", "RedBlack"), solvers.NewtonOverTime)  # of earlier versions
     return {
-        **CATALOGUE, **methods, **{name: getattr(solvers, name) for name in _SOLVERS},
+        **CATALOGUE, **methods, **{name: getattr(solvers, name) for name in _SOLVERS}, **earlier,
         "Ball": Ball, "Box": Box,
     }  # fmt: skip
 
@@ -193,11 +202,16 @@ def _pack(model: Lifted) -> Archive:
         **packed_posterior(model),
     }  # fmt: skip
     described = [describe(state.activation) for state in network.states]
+    divergences = model.structure.divergences
+    activations = [(state, divergences[state].activation) for state in network.states]
     last_only = (term.label in known.last_only for term in network.terms)
     about = {
         **{name: describe(x, parts(), constants) for name, x in _arguments_of(model).items()},
         "activations": described,
         "graph": described_network(network),
+        "learned": [
+            None if own is state.activation else describe(own) for state, own in activations
+        ],
         "last_only": [number for number, last in enumerate(last_only) if last],
         "chosen": known.chosen,
     }
@@ -271,6 +285,10 @@ def _arguments(
         DataError: something was declared outside of liftednet, and is not given.
     """
     about = archive.architecture
+    if isinstance(method := about.get("method"), dict):
+        gone_since = ("learn_activations", "state_passes", "precision", "validation", "patience")
+        for gone in gone_since:
+            method.get("parameters", {}).pop(gone, None)
     found = {
         name: rebuild(value, name, parts(), archive.tensors)
         for name, value in about.items()
@@ -278,6 +296,21 @@ def _arguments(
     }
     if {**found, **options}.get("penalty") is not None:
         found.pop("rho", None)  # which it takes the place of
+    if found.get("divergence") == "multipliers":
+        warnings.warn(
+            "the file's divergence, 'multipliers', is gone: the model is 'tight' and predicts as "
+            "before; another fit ends elsewhere.",
+            stacklevel=2,
+        )
+        found["divergence"] = "tight"
+    if bool(torch.as_tensor(found.pop("noise", 0.0)).any()):
+        warnings.warn(
+            "the file's noise= of inputs is gone: what was seen is taken as it was seen, and "
+            "predictions differ from those before.",
+            stacklevel=2,
+        )
+    if found.get("state_solver") in ("cyclic", "red-black"):  # of earlier versions
+        found["state_solver"] = "newton-over-time"
     if (name := found.get("dtype")) is not None:
         if name not in _TYPES:
             known = ", ".join(_TYPES)
@@ -317,11 +350,23 @@ def _unpack_weights(tensors: Mapping[str, Tensor]) -> list[Weights]:
 
 
 def _restore(model: Lifted, archive: Archive) -> None:
-    """Give a model what a fit has made beside weights."""
-    about, network = archive.architecture, model.network
+    """Give a model what a fit has made beside weights; liftednet 0.1 has not saved it."""
+    if archive.older:
+        return
+    about, network, structure = archive.architecture, model.network, model.structure
+    divergences = dict(structure.divergences)
+    for state, description in zip(network.states, about["learned"], strict=True):
+        if description is not None:
+            learned = rebuild(description, "activations")
+            if type(learned) is not type(state.activation):
+                raise DataError(f"the file gives {state.activation!r} as learned to {learned!r}.")
+            divergences[state] = COUPLINGS[model.divergence](learned)
+    last_only = frozenset(network.terms[number].label for number in about["last_only"])
+    structure = replace(structure, divergences=divergences)
     model._fit = replace(
         model._known,
-        last_only=frozenset(network.terms[number].label for number in about["last_only"]),
+        structure=structure,
+        last_only=last_only,
         standardization=unpacked_standardization(archive.tensors, network),
         completion=unpacked_completion(archive.tensors, network),
         chosen=str(about.get("chosen", "")),
@@ -335,7 +380,8 @@ def _restore(model: Lifted, archive: Archive) -> None:
 def _require_same_network(archive: Archive, network: Network) -> None:
     """Raise `DataError` at the first difference from the network that was saved."""
     about = archive.architecture
-    described = zip(network.states, about["activations"], strict=False)
+    pooled = any(one.get("name") == "MaxPooling" for one in about["activations"])  # of earlier ones
+    described = () if pooled else zip(network.states, about["activations"], strict=False)
     for number, (state, description) in enumerate(described, start=1):
         if "declared" in description:
             saved, found = archive.tensors[f"forward.{number}"], _sampled(state)
@@ -350,7 +396,15 @@ def _require_same_network(archive: Archive, network: Network) -> None:
                 f"the activation of layer {number} was saved as {wanted} with parameters "
                 f"{description.get('parameters', {})}; {state.activation!r} is another map."
             )
-    if differs := difference(about["graph"], described_network(network)):
+    if archive.older:
+        return
+    if "layers" in about["graph"]:  # before files had lines; weights have met their shapes
+        return
+    known = {
+        name: _BEFORE.sub(lambda found: _RENAMED[found[0]], str(line))
+        for name, line in about["graph"].items()
+    }
+    if differs := difference(known, described_network(network)):
         where, was, given = differs
         raise DataError(
             f"the network is not the one that was saved: {where} is {given}, and was {was}."

@@ -60,8 +60,11 @@ def _lines(archive: storage.Archive) -> list[str]:
     numbers = sum(x.numel() for n, x in tensors.items() if n.startswith(("weight.", "bias.")))
     types = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()}
     lines = [f"{archive.kind}, {numbers:,} weights in {' and '.join(sorted(types))}"]
-    lines += [f"  {name}: {line}" for name, line in about["graph"].items()]
-    lines.append(f"activations: {_said(about['activations'])}")
+    if (graph := about.get("graph")) and "layers" not in graph:
+        lines += [f"  {name}: {line}" for name, line in graph.items()]
+        lines.append(f"activations: {_said(about['activations'])}")
+    else:  # older files have no lines
+        lines += [f"  {name}: {' x '.join(map(str, x.shape))}" for name, x in tensors.items()]
     how = [f"{name} {_said(about[name])}" for name in _HOW if about.get(name) is not None]
     lines.append(f"training: {', '.join(how)}")
     if about.get("chosen"):

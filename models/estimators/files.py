@@ -76,10 +76,10 @@ def rebuilt_estimator(description: Description, model: Any, known: Catalogue) ->
         array = isinstance(value, dict) and {"values", "dtype"} == set(value)
         setattr(estimator, name, np.array(value["values"], value["dtype"]) if array else value)
     if isinstance(estimator, LiftedClassifier | LiftedRegressor):
-        estimator._kinds = _rebuilt_kinds(description["kinds"])
+        estimator._kinds = _rebuilt_kinds(description.get("kinds"))
         estimator._inputs = model.network.inputs[0].units
-    if isinstance(estimator, LiftedRegressor):
-        estimator._one = description["one"]
+    if isinstance(estimator, LiftedRegressor):  # earlier files do not say the shape of answers
+        estimator._one = description.get("one", model.network.terms[0].argument.units == 1)
     estimator.model_ = model
     return estimator
 

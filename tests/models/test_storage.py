@@ -11,7 +11,8 @@ import re
 import resource
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
+from benchmarks.papers.lifted_rule import forward_lifted
 from liftednet import (
     Activation,
     LiftedClassifier,
@@ -38,12 +40,12 @@ from liftednet import (
     save,
 )
 from liftednet.command.app import app
-from liftednet.errors import DataError, NotFittedError
+from liftednet.errors import DataError, FitWarning, NotFittedError
 from liftednet.layers import concatenate, dense
 from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.storage import _pack
-from liftednet.solvers import Proximal
-from liftednet.storage import describe, read_tensors, rebuild, replace_file
+from liftednet.solvers import NewtonOverTime, Proximal
+from liftednet.storage import describe, rebuild, write
 from tests.models.graphs import NETWORKS, fitted, residual
 
 SOFTSIGN = torch.nn.functional.softsign
@@ -227,6 +229,10 @@ def test_a_loaded_model_is_trained_on_from_its_weights(plain, data, tmp_path):
     assert fresh.trace.start == pytest.approx(loaded.trace.start, rel=1e-6)
 
 
+ARCHIVES = Path(__file__).with_name("archives")
+ANSWERS = "answers.safetensors"
+
+
 class Doubled(losses.CrossEntropy):
     """A loss of a user."""
 
@@ -243,6 +249,29 @@ def test_what_a_file_cannot_hold_is_asked_for(data, plain, tmp_path) -> None:
     assert loaded.penalty is own
     assert load(save(plain, path), penalty=own).penalty is own  # in place of a rho in the file
     torch.testing.assert_close(loaded.forward(data[0]), model.forward(data[0]))
+
+
+@pytest.mark.parametrize(
+    "name", [path.stem for path in sorted(ARCHIVES.glob("*.safetensors")) if path.name != ANSWERS]
+)
+def test_files_of_version_0_1_are_read(name) -> None:
+    answers, path = load_file(ARCHIVES / ANSWERS), ARCHIVES / f"{name}.safetensors"
+    softsign, given = Activation.from_function(SOFTSIGN), None
+    if name in ("mlp_declared", "mlp_mixed", "rnn_declared"):
+        with pytest.raises(DataError, match="pass the activations to load"):
+            load(path)
+        given = [activations.Clipped(-1.0, 1.0), softsign] if name == "mlp_mixed" else softsign
+    gone = pytest.warns(UserWarning, match="'tight'") if "multipliers" in name else nullcontext()
+    with gone:
+        model, x = load(path, given), answers[f"{name}.X"]
+    found, wanted = model.forward(x), answers[f"{name}.forward"]
+    if name == "rnn_last":  # such a file does not say so
+        found = found[:, -1]
+    torch.testing.assert_close(found, wanted)
+    if f"{name}.lifted" in answers:
+        torch.testing.assert_close(
+            forward_lifted(model, x), answers[f"{name}.lifted"], atol=1e-5, rtol=1e-5
+        )
 
 
 def test_a_declared_activation_is_asked_for_and_another_is_refused(
@@ -381,11 +410,13 @@ def test_what_is_no_model_is_refused(tmp_path) -> None:
 
 
 def changed(path: Path, **changes: Any) -> Path:
-    """Write a saved model again with other metadata or tensors, under a checksum of these."""
-    metadata, tensors = read_tensors(path)
-    del metadata["checksum"]
+    """Write a saved model again with other metadata or tensors, as before there were checksums."""
+    with safe_open(path, framework="pt") as file:
+        metadata = {**file.metadata(), "version": "2"}
+        del metadata["checksum"]
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     tensors.update({name: changes.pop(name) for name in set(changes) & set(tensors)})
-    replace_file(path, tensors, {**metadata, **changes})
+    save_file(tensors, path, {**metadata, **changes})
     return path
 
 
@@ -396,11 +427,34 @@ def described(**changes: Any) -> dict[str, str]:
     return {"model": json.dumps({"kind": "LiftedMLP", "architecture": {**about, **changes}})}
 
 
+def test_learned_slopes_of_earlier_versions_are_kept(tmp_path) -> None:
+    model = LiftedMLP((5, 6, 3), activations.LeakyReLU(0.2), method=FullBatch(2))
+    model = model.with_weights(model._first_weights())
+    about = dict(_pack(model).architecture)
+    about["learned"] = [{"name": "LeakyReLU", "parameters": {"alpha": 0.3}}]
+    about["method"]["parameters"]["learn_activations"] = True
+    known = json.dumps({"kind": "LiftedMLP", "architecture": about})
+    path = changed(save(model, tmp_path / "model"), model=known)
+    for _ in range(2):
+        loaded = load(path)
+        assert repr(loaded.activations[0]) == "LeakyReLU(alpha=0.3)"
+        assert loaded.method == FullBatch(2)
+        save(loaded, path)
+
+
+def test_sweeps_of_earlier_versions_are_newton_steps(tmp_path) -> None:
+    model, parts = LiftedMLP((5, 6, 3)), {"tolerance": 1e-3, "max_iterations": 7}
+    model = model.with_weights(model._first_weights())
+    sweeps = {"name": "RedBlack", "parameters": {**parts, "step_solver": "auto"}}
+    for old, now in (("red-black", "newton-over-time"), (sweeps, NewtonOverTime(**parts))):
+        path = changed(save(model, tmp_path / "model"), **described(state_solver=old))
+        assert load(path).state_solver == now
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"version": "99"}, "version 99"),
-        ({"version": "3"}, "version 3 .* install the liftednet that saved it"),
         ({"model": "{"}, "cannot be read"),
         ({"model": "{}"}, "lacks"),
         ({"model": '{"kind": "Other", "architecture": {}}'}, "holds a 'Other'"),
@@ -421,6 +475,7 @@ def described(**changes: Any) -> dict[str, str]:
         ({"bias.2": torch.tensor([0, 1, 0])}, "bias.2 .* must be torch.float32"),
         ({"bias.2": torch.zeros(3).double()}, "the weights in a file are of one type"),
         (described(last_only=[7]), "make no LiftedMLP"),
+        (described(learned=[]), "make no LiftedMLP"),
         (described(graph={}), "the network is not the one that was saved"),
     ],
 )
@@ -452,6 +507,37 @@ def test_an_estimator_comes_back_with_labels_columns_and_settings(labels, tmp_pa
     shown = CliRunner().invoke(app, ["show", str(path)], terminal_width=200).stdout
     assert "age" in shown
     assert str(labels[0]) in shown
+
+
+def test_a_store_of_earlier_versions_is_left_out(tmp_path) -> None:
+    model = LiftedMLP((5, 6, 3), method=FullBatch(2))
+    path = save(model.with_weights(model._first_weights()), tmp_path / "model")
+    method = {"name": "FullBatch", "parameters": {"sweeps": 3, "store": "/nowhere"}}
+    assert load(changed(path, **described(method=method))).method == FullBatch(3)
+
+
+def test_a_penalty_of_earlier_versions_is_a_square(tmp_path) -> None:
+    model = LiftedMLP((5, 6, 3))
+    path = save(model.with_weights(model._first_weights()), tmp_path / "model")
+    gone = {"name": "SimplexRows", "parameters": {"total": 1.0}}
+    with pytest.warns(FitWarning, match="SimplexRows is gone"):
+        found = load(changed(path, **described(rho=None, penalty=gone)))
+    assert isinstance(found.penalty, penalties.SquaredFrobenius)
+
+
+def test_layers_of_earlier_names_are_those_of_today(tmp_path) -> None:
+    x, y = torch.ones(6, 4, 2), torch.arange(6) % 3
+    options: Any = {"bidirectional": True, "learn_initial_state": True}
+    model = LiftedRNN(2, 3, 3, **options, max_iter=1, seed=0).fit(x, y)
+    archive = _pack(model)
+    graph = json.dumps(archive.architecture["graph"])
+    names = {"Reverse(": "Turn(", "PadFirst(": "Early(", "DropFirst(": "Late("}
+    for now, before in {**names, "initial_steps=": "early="}.items():
+        assert now in graph
+        graph = graph.replace(now, before)
+    about = {**archive.architecture, "graph": json.loads(graph)}
+    again = load(write(replace(archive, architecture=about), tmp_path / "model.safetensors"))
+    assert torch.equal(again.predict_proba(x), model.predict_proba(x))
 
 
 def test_a_card_says_what_is_proven_and_how_to_load(tmp_path, monkeypatch) -> None:
