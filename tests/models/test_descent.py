@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from liftednet import Activation, activations, losses
@@ -38,6 +38,7 @@ LOSSES = [
 ]
 
 
+@settings(max_examples=12)
 @given(
     activation=st.sampled_from(ACTIVATIONS),
     divergence=st.sampled_from(["tight", "joint"]),

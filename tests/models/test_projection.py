@@ -18,13 +18,13 @@ from liftednet.models import FullBatch, Lifted, LiftedMLP, Minibatch
 from liftednet.samples import Weights
 
 GENERATOR = np.random.default_rng(0)
-X = GENERATOR.uniform(size=(120, 4))
+X = GENERATOR.uniform(size=(60, 4))
 INFLOW = 200 + 300 * X[:, 0]
 SHARES = np.exp(3 * np.sin(3 * X[:, 1:]))
 Y = INFLOW[:, None] * SHARES / SHARES.sum(1, keepdims=True)
 Y = Y + 30 * GENERATOR.normal(size=Y.shape)
 BALANCE = Linear(np.ones(3), equal=200, inputs=[-300, 0, 0, 0])
-OTHERS = GENERATOR.uniform(size=(300, 4))
+OTHERS = GENERATOR.uniform(size=(100, 4))
 
 
 def network(*within) -> Network:

@@ -199,22 +199,6 @@ def test_prox_takes_a_weight_for_every_sample(activation, generator):
     torch.testing.assert_close(activation.prox(w, t), torch.cat(rows), rtol=1e-9, atol=1e-9)
 
 
-def test_prox_of_a_jump_is_the_box():
-    """from_function(sign) is the projection on [-1, 1], whatever the weight."""
-    w = torch.linspace(-3, 3, 61, dtype=torch.float64).unsqueeze(0)
-    for t in (0.1, 1.0, 10.0):
-        found = Activation.from_function(torch.sign).prox(w, t)
-        torch.testing.assert_close(found, w.clamp(-1, 1), rtol=1e-9, atol=1e-9)
-
-
-def test_softmax_prox_approaches_the_projection_and_the_center():
-    w = torch.tensor([[0.3, 2.0, -1.0, 1.9]], dtype=torch.float64)
-    near = activations.Softmax().prox(w, 1e-8)
-    torch.testing.assert_close(near, activations.SimplexProjection().forward(w), atol=1e-6, rtol=0)
-    far = activations.Softmax().prox(w, 1e8)
-    torch.testing.assert_close(far, torch.full_like(w, 0.25), atol=1e-6, rtol=0)
-
-
 SIZES = (1e-300, 1e-30, 1e-12, 1e-6, 1e-3, 0.1, 0.24, 0.26, 0.49, 0.51, 0.9, 0.99, 1.2)
 LARGE = (3.0, 50.0, 1e5, 1e15, 1e30)
 
