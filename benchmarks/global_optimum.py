@@ -54,7 +54,7 @@ from benchmarks.harness.report import write
 from benchmarks.harness.runs import Outcome, Record, records
 from liftednet.activations import ReLU
 from liftednet.losses import CrossEntropy, SquaredError
-from liftednet.models import GaussNewton, Global, LiftedMLP
+from liftednet.models import GaussNewton, Global, Lifted, LiftedMLP
 from liftednet.samples import Weights
 
 RHO, UNITS, GAP, SECONDS, STARTS = 0.3, 100, 1e-3, 20.0, 20
@@ -159,7 +159,10 @@ def _trained(method: str, X: Tensor, y: Tensor, classes: int) -> tuple[LiftedMLP
         return model, {"objective": float(objective(X, y, [W[:-1], W[-1], a, c], RHO))}
     tries = list[tuple[float, list[Weights]]]()
     if method == "L-BFGS":
-        tries = lbfgs(X, y, RHO, lambda seed: _model(X, classes, GaussNewton(), seed), SECONDS)
+        tries = lbfgs(
+            lambda parts: objective(X, y, parts, RHO),
+            lambda seed: _model(X, classes, GaussNewton(), seed), SECONDS,
+        )  # fmt: skip
     elif method == "Adam":
         tries = [_adam(X, y, _model(X, classes, GaussNewton()), rate) for rate in RATES]
     else:
@@ -236,12 +239,18 @@ def objective(X: Tensor, y: Tensor, parts: list[Tensor], rho: float) -> Tensor:
 
 
 def lbfgs(
-    X: Tensor, y: Tensor, rho: float, model: Callable[[int], LiftedMLP], seconds: float
+    value_of: Callable[[list[Tensor]], Tensor],
+    model: Callable[[int], Lifted],
+    seconds: float,
+    starts: int = STARTS,
 ) -> list[tuple[float, list[Weights]]]:
-    """Return objectives and weights of starts from the first weights of models, while they fit."""
+    """Return objectives and weights of starts from the first weights of models, while they fit.
+
+    The objective is of all layers, weights and biases by turns.
+    """
     found: list[tuple[float, list[Weights]]] = []
     started = time.process_time()
-    for seed in range(STARTS):
+    for seed in range(starts):
         if found and (time.process_time() - started) * (1 + 1 / seed) > seconds:
             break  # one more of the same length would not fit
         stacked = [layer.stacked().double() for layer in model(seed)._first_weights()]
@@ -254,7 +263,7 @@ def lbfgs(
 
         def valued(point: Array) -> tuple[float, Array]:
             these = [x.clone().requires_grad_() for x in parts(point)]
-            value = objective(X, y, these, rho)
+            value = value_of(these)
             slopes = torch.autograd.grad(value, these)
             return float(value.detach()), torch.cat([x.flatten() for x in slopes]).numpy()
 

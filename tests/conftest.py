@@ -27,10 +27,10 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def few_exchanges() -> Iterator[None]:
-    """Exchange units once where users have thirty tries, each of which takes a fit's time."""
+def few_tries() -> Iterator[None]:
+    """Cross kinks with noise once where users have thirty tries, each as long as a fit."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kinks, "_EXCHANGES", 1)
+        patch.setattr(kinks, "_TRIES", 1)
         yield
 
 

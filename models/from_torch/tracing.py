@@ -150,9 +150,11 @@ def _cannot_run(
     path, module = tracer.stack[-1] if tracer.stack else ("", network)
     whole = type(module).__name__ if any(True for _ in module.children()) else repr(module)
     shapes = ", ".join(str(tuple(x.shape)) for x in tensors_in(example))
+    unfit = isinstance(module, nn.Linear) and "cannot be multiplied" in str(error)
+    said = f"reads rows of {module.in_features} numbers." if unfit else f"says: {error}"
     return DataError(
         f"{type(network).__name__} cannot run on samples of shape {shapes}: its "
-        f"{f'module {path!r}, ' if path else 'forward, of '}{whole}, says: {error}"
+        f"{f'module {path!r}, ' if path else 'forward, of '}{whole}, {said}"
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.activation import Activation
 from liftednet.activations import Clipped, Identity, LeakyReLU, PReLU, ReLU
 from liftednet.divergences import Tight
@@ -27,7 +27,7 @@ from liftednet.layers.expression import (
 from liftednet.layers.join import Concatenation
 from liftednet.layers.time import Delay, Timeline
 from liftednet.losses import Poisson
-from liftednet.network import State, weighed_in
+from liftednet.network import weighed_in
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.validation import require_count, require_flag, require_positive
 
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 MOST_WEIGHTS = 10_000  # whose matrix has 800 MB
 _KINKED = (Clipped, LeakyReLU, PReLU, ReLU)
+_MOST_WORK = 5e7  # multiplications of a pass, above which noise at kinks takes minutes
+_MOST_IN_TIME = 1e6  # the same of a recurrent one, which goes step by step
 FIRST_RHO = 0.1  # from which the evidence goes on
 
 
@@ -56,8 +58,8 @@ class GaussNewton:
     weights then gives states at which every divergence is zero again. Constraints on single
     entries, `Nonnegative`, `Signs` and `FixedZeros`, hold at every step: projected Newton
     (Bertsekas, 1982), in which weights at zero that are pushed on stand still. Where kinks of ReLU
-    and its like make these steps short in dense networks, L-BFGS goes on from there, and then
-    layers exchange the units that answer least, thirty times (see `across_kinks`).
+    and its like make these steps short, in dense networks and in small recurrent ones, L-BFGS goes
+    on from there, and then thirty times from there with noise on all weights (see `across_kinks`).
 
     Attributes:
         steps: the most of them.
@@ -269,27 +271,16 @@ def forward_of(blocks: Blocks) -> Forward:
     layers = network.layers if network.dense else None
     targets, recurrent = tuple(_targets(blocks)), network.recurrent
     ends = _ends(structure, pull)
-    kinked = [
-        x
-        for x in structure.states
-        if network.dense and isinstance(structure.divergences[x].activation, _KINKED)
-    ]  # a recurrence waits on slopes that are nearly flat, which L-BFGS takes for an end
-    # A pass through a projection costs so much that exchanges would take a minute.
-    limited = structure.network.limited
-    hidden = () if limited else tuple(_between_layers(structure, kinked))
+    divergences = structure.divergences.values()
+    kinked = any(isinstance(x.activation, _KINKED) for x in divergences)
+    rows = math.prod(network.data[0].shape[: 1 if recurrent is None else 2])
+    work = processes.total_of(rows) * sum(part.numel() for part in pull)
+    kinked = kinked and (network.dense or (recurrent is not None and work <= _MOST_IN_TIME))
+    # A pass through a projection costs so much that noise would take a minute.
+    perturbed = kinked and work <= _MOST_WORK and not structure.network.limited
     return Forward(
-        network, network.data, targets, tuple(pull), layers, recurrent, ends, bool(kinked), hidden
+        network, network.data, targets, tuple(pull), layers, recurrent, ends, kinked, perturbed
     )
-
-
-def _between_layers(structure: Structure, states: list[State]) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of the weights below and above states that one dense layer reads."""
-    layers = _weighed(structure)
-    for state in states:
-        below = [n for n, layer in enumerate(layers) if layer is state.argument]
-        above = [n for n, layer in enumerate(layers) if layer.arguments == (state,)]
-        if len(below) == len(above) == 1 and all(layers[n].layer.bias for n in below + above):
-            yield below[0], above[0]
 
 
 def _ends(structure: Structure, likes: list[Tensor]) -> tuple[Tensor, Tensor] | None:

@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from liftednet.solvers.one_layer.problem import OneLayer, Scores, Units
 
 _INSTEAD = 'method="gauss-newton" or "minibatch" trains it, without a bound on the optimum'
+_FALLING = (
+    " A layer whose activation falls somewhere is none of these: |u| = max(u, 0) + max(-u, 0) is "
+    "two units of ReLU()."
+)
 _HELD = 10.0  # squares of limits on the way, in units of the largest weight of a sample
 _POWERS = 40  # of 2, by which pre-activations are scaled to see whether phi scales as they do
 
@@ -168,7 +172,7 @@ class HiddenLayer:
             raise DeclarationError(
                 "the global optimum is of networks with one input, one hidden layer and one loss, "
                 f"such as LiftedMLP((2, 200, 1)); this one has {len(network.inputs)}, "
-                f"{len(states)} and {len(network.terms)}: {_INSTEAD}."
+                f"{len(states)} and {len(network.terms)}: {_INSTEAD}." + _FALLING * (not states)
             )
         (state,), (term,), (x,) = states, network.terms, network.inputs
         parts = parts_of(term.argument, Sum)

@@ -1,43 +1,41 @@
-"""Steps that kinks do not stop: L-BFGS, and units exchanged for others where it ends."""
+"""Steps that kinks do not stop: L-BFGS, and noise on the weights where it ends."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from liftednet import processes
 from liftednet.maps import pulled_back
 
+from ..compiled.recurrent import CompiledRecurrence
 from ..quasi_newton import lbfgs
 from .krylov import CurvatureProducts
-from .objective import Forward, joined
+from .objective import Forward, Tensors, joined
 
 if TYPE_CHECKING:
     from .steps import Taken
 
-_STEPS = 1000  # of L-BFGS before and after all exchanges
-_EXCHANGES, _AFTER_ONE = 30, 300  # and steps after each, which ten of 1000 steps are worse than
-_SHARES = 0.1, 0.3  # of the units of a layer that are exchanged together, by turns
-_DRAWN = 3  # units, of which the one that lowers the objective most at first comes in
-_MOST_WORK = 5e7  # multiplications of a pass, above which exchanges take minutes
+_STEPS = 1000  # of L-BFGS before and after all tries
+_TRIES, _AFTER_NOISE = 30, 300  # and steps after each, which ten of 1000 steps are worse than
+_NOISE = 0.3  # in standard deviations of a layer's weights: of .1, .2, .3 and .5 the best
 
 
 def across_kinks(
     forward: Forward, point: Tensor, objective: float, tolerance: float, number: int = 0
 ) -> Generator[Taken, None, bool]:
-    """Yield where L-BFGS ends, from the point and from exchanges of its units, while it is lower.
+    """Yield where L-BFGS ends, from the point and from others beside its ends, while it is lower.
 
     A minimizer of a network that is linear in pieces lies on kinks, which no model of derivatives
     at one point knows of: damped steps become short before them. Curvature that gradients on both
     sides tell goes on (Lewis and Overton, Nonsmooth Optimization via Quasi-Newton Methods, 2013).
-    From where that ends, the units of every layer by which outputs vary least, a tenth and three
-    tenths by turns, are exchanged for drawn ones, thirty times, and as often for every layer
-    beyond two; what it leads to is kept where the objective is lower.
+    Where that ends it begins again thirty times, each time with noise on all weights; what it leads
+    to is kept where the objective is lower (iterated local search: Lourenco, Martin and Stuetzle,
+    2003; basin hopping: Wales and Doye, 1997).
 
     Args:
         forward: the network and what it is held to.
@@ -51,13 +49,11 @@ def across_kinks(
     """
     from .steps import Taken
 
-    pays = len(forward.pulls) * processes.total_of(forward.samples) <= _MOST_WORK
-    rounds = max(min(1, len(forward.hidden)), len(forward.hidden) - 1)
-    last = 1 + (_EXCHANGES * rounds if pays else 0)
+    last = 1 + (_TRIES if forward.perturbed else 0)
     while number <= last:
         inside = 0 < number < last
-        start = exchanged(forward, point, number) if inside else point
-        reached, after = quasi_newton(forward, start, _AFTER_ONE if inside else _STEPS)
+        start = perturbed(forward, point, number) if inside else point
+        reached, after = quasi_newton(forward, start, _AFTER_NOISE if inside else _STEPS)
         number += 1
         if after < objective:
             decrease, point, objective = objective - after, reached, after
@@ -66,57 +62,26 @@ def across_kinks(
     return CurvatureProducts(forward, point).residual <= tolerance
 
 
-def exchanged(forward: Forward, point: Tensor, number: int) -> Tensor:
-    """Return a point with other units in place of those that answer least, the rest as it was.
-
-    These are told by |a_j|^2 sum_i (h_ij - mean)^2, by which outputs vary with unit j. Others have
-    random directions, zeros about where samples are, and the mean size; each is the one of three
-    with the largest |sum_i v_i (h_i - mean)|, v being minus the gradient in what is above it, and
-    has that sum's direction there, along which the objective falls.
-    """
+def perturbed(forward: Forward, point: Tensor, number: int) -> Tensor:
+    """Return a point with noise on all weights, of .3 of the standard deviation of each layer's."""
     generator = torch.Generator().manual_seed(number)
-
-    def drawn(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=point.dtype).to(point)
-
-    weights = [part.clone() for part in forward.split(point)]
-    assert forward.layers is not None  # there are no hidden units else
-    with torch.enable_grad():
-        outputs, layers = forward.layers(
-            tuple(part.clone().requires_grad_() for part in weights), forward.data
-        )
-    slopes = [x.slopes(u.detach())[0] for x, u in zip(forward.targets, outputs, strict=True)]
-    asked = pulled_back(outputs, [layers[above][1] for _, above in forward.hidden], slopes)
-    for (below, above), slope in zip(forward.hidden, asked, strict=True):
-        W, A = weights[below], weights[above]
-        rows, states = (layers[x][0][:, :-1].detach() for x in (below, above))
-        (place, wide), (mean, varied) = _moments(rows), _moments(states)
-        answers = varied * A[:-1].square().sum(1)
-        share = _SHARES[number % len(_SHARES)]
-        least = answers.argsort()[: max(1, round(share * len(answers)))]
-        size = (W[:-1].norm(dim=0) * A[:-1].norm(dim=1)).mean().sqrt()
-        A[-1] += mean[least] @ A[least]
-        w = normalize(drawn(_DRAWN * len(least), len(place)), dim=1)
-        b = -(w * (place + wide.sqrt() * drawn(*w.shape))).sum(1)
-        h = (rows @ w.T + b).clamp(min=0)
-        moved, total, sums, count = processes.total(
-            h.T @ slope, h.sum(0), slope.sum(0), h.new_tensor([len(h)])
-        )
-        falls = total[:, None] * sums / count - moved
-        best = falls.norm(dim=1).view(-1, _DRAWN).argmax(1)
-        best += _DRAWN * torch.arange(len(best), device=best.device)
-        W[:-1, least], W[-1, least] = size * w[best].T, size * b[best]
-        A[least] = size * normalize(falls[best], dim=1)
-    return forward.within(joined(weights))
+    weights = forward.split(point)
+    noise = [torch.randn(w.shape, generator=generator, dtype=w.dtype).to(w) for w in weights]
+    moved = [w + _NOISE * w.std() * z for w, z in zip(weights, noise, strict=True)]
+    return forward.within(joined(moved))
 
 
-def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return means and variances of columns, over all processes."""
-    sums, squares, count = processes.total(
-        rows.sum(0), rows.square().sum(0), rows.new_tensor([len(rows)])
-    )
-    mean = sums / count
-    return mean, (squares / count - mean.square()).clamp(min=0)
+class _Passed:
+    """Outputs at a point, and J'u once: half of the work of `Linearized`, which has J v, too."""
+
+    def __init__(self, forward: Forward, point: Tensor) -> None:
+        self._weights = tuple(part.clone().requires_grad_() for part in forward.split(point))
+        with torch.enable_grad():
+            self._outputs = forward.at(self._weights)
+        self.outputs = tuple(part.detach() for part in self._outputs)
+
+    def back(self, rows: Iterable[Tensor]) -> Tensors:
+        return pulled_back(self._outputs, self._weights, tuple(rows), materialize_grads=True)
 
 
 def quasi_newton(forward: Forward, point: Tensor, steps: int) -> tuple[Tensor, float]:
@@ -124,13 +89,10 @@ def quasi_newton(forward: Forward, point: Tensor, steps: int) -> tuple[Tensor, f
 
     def valued(at: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
         x = torch.from_numpy(at).to(point)
-        weights = tuple(part.clone().requires_grad_() for part in forward.split(x))
-        with torch.enable_grad():
-            outputs = forward.at(weights)
-        pairs = [*zip(forward.targets, (part.detach() for part in outputs), strict=True)]
+        linear = _Passed(forward, x) if forward.rows is None else CompiledRecurrence(forward, x)
+        pairs = [*zip(forward.targets, linear.outputs, strict=True)]
         loss = processes.total_of(sum(float(target.value(part)) for target, part in pairs))
-        slopes = [target.slopes(part)[0] for target, part in pairs]
-        pulled = joined(pulled_back(outputs, weights, slopes, materialize_grads=True))
+        pulled = joined(linear.back(target.slopes(part)[0] for target, part in pairs))
         slope = processes.total(pulled)[0] + forward.pulls * x
         return loss + float((forward.pulls * x * x).sum()) / 2, slope.cpu().numpy()
 

@@ -165,9 +165,9 @@ class Forward:
             steps, features), and lengths it is h_t = phi([h_(t-1), x_t, 1] P), u_t = [h_t, 1] Q.
         ends: lowest and highest, (parameters,) each, infinite where there is none; None where
             weights are free.
-        kinked: whether layers are dense, and some linear in pieces, as those of ReLU.
-        hidden: numbers of the weights below and above units that nothing else reads, all kinked,
-            both with biases, in dense layers.
+        kinked: whether layers are dense or one is recurrent, some linear in pieces, as ReLU's.
+        perturbed: whether kinks are crossed with noise on the weights, too, which takes some ten
+            thousand passes.
     """
 
     outputs: Outputs
@@ -178,7 +178,7 @@ class Forward:
     recurrent: Activation | None = None
     ends: tuple[Tensor, Tensor] | None = None
     kinked: bool = False
-    hidden: tuple[tuple[int, int], ...] = ()
+    perturbed: bool = False
 
     def __post_init__(self) -> None:
         """Bring the data to double precision."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from liftednet import global_gap, posterior
+from liftednet import Activation, global_gap, posterior
 from liftednet.activations import LeakyReLU, ReLU, Tanh
 from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Huber, Quantile, SquaredError
@@ -128,6 +128,21 @@ def test_bad_numbers_and_missing_answers_are_refused():
         global_gap(network, X, y)
     with pytest.raises(DeclarationError, match="torch network"):
         global_gap(1.0, X, y)
+    with pytest.raises(DataError, match="reads rows of 2 numbers"):
+        global_gap(network, X[:, :1], y, loss=SquaredError(), rho=0.1)
+
+
+def test_of_an_absolute_value_it_is_said_what_does_instead():
+    class Absolute(nn.Module):
+        def forward(self, u):
+            return u.abs()
+
+    X, y = waves(20)
+    network = nn.Sequential(nn.Linear(2, 5), Absolute(), nn.Linear(5, 1)).double()
+    with pytest.raises(DeclarationError, match=re.escape("two units of ReLU()")):
+        global_gap(network, X, y, loss=SquaredError(), rho=0.1)
+    with pytest.raises(DeclarationError, match=re.escape("two units of ReLU()")):
+        Activation.from_function(torch.abs)
 
 
 @pytest.mark.parametrize("skip", [False, True])
