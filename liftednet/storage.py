@@ -148,7 +148,8 @@ def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str
 
 
 def _entries(tensor: Tensor) -> Any:
-    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    flat = tensor.detach().cpu().contiguous()  # as is one entry of any stride
+    return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8).numpy()
 
 
 def _content(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[Any]:

@@ -315,8 +315,7 @@ class Walk:
 
 def _functional(function: Any) -> Any:
     """Return the operator that does the same apart."""
-    packet = getattr(torch.ops.aten, function.overloadpacket.__name__.removesuffix("_"), None)
-    return packet
+    return getattr(torch.ops.aten, function.overloadpacket.__name__.removesuffix("_"), None)
 
 
 def _meta(x: Any) -> Any:

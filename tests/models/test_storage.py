@@ -33,6 +33,7 @@ from liftednet import (
     LiftedRegressor,
     Network,
     activations,
+    constraints,
     lift,
     load,
     losses,
@@ -45,7 +46,7 @@ from liftednet.layers import concatenate, dense
 from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.storage import _pack
 from liftednet.solvers import NewtonOverTime, Proximal
-from liftednet.storage import describe, rebuild, write
+from liftednet.storage import describe, read_tensors, rebuild, replace_file, write
 from tests.models.graphs import NETWORKS, fitted, residual
 
 SOFTSIGN = torch.nn.functional.softsign
@@ -483,6 +484,24 @@ def test_a_damaged_file_is_refused(plain, tmp_path, changes, message):
     path = changed(save(plain, tmp_path / "model"), **changes)
     with pytest.raises(LiftedError, match=message):
         load(path)
+
+
+def test_tensors_of_any_strides_are_kept(tmp_path) -> None:
+    """One entry is contiguous whatever its stride, as bounds on one output are."""
+    one, many = torch.tensor([3.0], dtype=torch.float64), torch.arange(6.0).reshape(2, 3)
+    tensors = {
+        "expanded": one.expand(1), "zero": one.as_strided((1,), (0,)), "far": one.expand(4),
+        "turned": many.T, "column": many[:, 1:2], "none": many[:0], "scalar": torch.tensor(2.0),
+    }  # fmt: skip
+    replace_file(tmp_path / "file", tensors, {})
+    metadata, found = read_tensors(tmp_path / "file")
+    assert metadata.keys() == {"checksum"} and found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=0)
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    model = LiftedRegressor((3,), within=[constraints.Bounds(0, 1)], max_iter=1).fit(x, x[:, 0])
+    again = load(save(model, tmp_path / "model"))
+    np.testing.assert_array_equal(again.predict(x), model.predict(x))
 
 
 @pytest.mark.parametrize("labels", [np.array(["no", "yes"], dtype=object), np.array([3, 7])])
