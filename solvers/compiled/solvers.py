@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 from liftednet.divergences import Joint
 from liftednet.problems import OutputFit, StateFit
 from liftednet.problems.state_fit import reach
+from liftednet.products import square_of_rows
 from liftednet.solution import Solution, Status
 
 from ..base import Solver, default_tolerance, device_chunks
@@ -45,7 +47,6 @@ _MOST = 32  # columns of all links, whose products are as many as half their squ
 _UNITS = 500  # whose matrix in float32 a core's own cache holds
 _PROBED, _SWEPT = 4, 16  # samples that tell what the others will take
 _SWEEPS = 1_000  # of a sample at most
-_POWERS = 20  # steps to the largest eigenvalue
 _SLOW = 8.0  # times units x columns x log of the condition: beyond it others are faster, measured
 _PATIENCE = 3.0  # times that, once it has begun
 _CALLED = 2e7  # operations of descent in the time that others take to begin
@@ -152,17 +153,32 @@ class SharedHessian(OfLinks):
 
     Attributes:
         hessian: H, the sum of scale_k W_k W_k', (units, units), float64.
-        single: the same in float32.
-        panels: the same for sweeps.
-        work: operations of a sample beyond which others are faster.
+        columns: of all links.
         others: what other solvers have prepared, by their names.
     """
 
     hessian: Array
-    single: Array
-    panels: Array
-    work: float
+    columns: int
     others: dict[str, Any]
+
+    @cached_property
+    def single(self) -> Array:
+        """H in float32."""
+        return self.hessian.astype(np.float32)
+
+    @cached_property
+    def panels(self) -> Array:
+        """H for sweeps."""
+        from .descent_rows import panelled
+
+        found: Array = panelled(self.hessian)
+        return found
+
+    @cached_property
+    def work(self) -> float:
+        """Operations of a sample beyond which others are faster."""
+        steepest = float(np.linalg.norm(self.hessian))
+        return _SLOW * len(self.hessian) * self.columns * math.log1p(steepest)
 
 
 @dataclass(frozen=True)
@@ -203,17 +219,11 @@ class CompiledDescent(_OnRamps[SharedHessian]):
         """Return the links' products, the previous ones if they serve."""
         if previous is not None and previous.serves(problem):
             return previous
-        from .descent_rows import panelled
-
         weights, scales = kept(problem)
         hessian = torch.zeros(problem.units, problem.units, dtype=torch.float64)
         for link, scale in zip(problem.links, scales, strict=True):
-            weight = link.weight.double()
-            hessian.addmm_(weight, weight.T, alpha=scale)
-        work = _SLOW * problem.units * columns_above(problem) * math.log1p(_largest(hessian))
-        whole = hessian.numpy()
-        parts = whole, hessian.float().numpy(), panelled(whole), work
-        return SharedHessian(weights, scales, *parts, {})
+            hessian += scale * square_of_rows(link.weight.double())
+        return SharedHessian(weights, scales, hessian.numpy(), columns_above(problem), {})
 
     def solve(
         self, problem: StateFit, start: Tensor | None = None, cache: SharedHessian | None = None
@@ -295,14 +305,6 @@ def _some(problem: StateFit, count: int) -> slice:
     """Return some samples from all over."""
     step = max(1, problem.samples // count)
     return slice(0, min(count * step, problem.samples), step)
-
-
-def _largest(hessian: Tensor) -> float:
-    """Return nearly the largest eigenvalue."""
-    v = hessian.sum(0)
-    for _ in range(_POWERS):
-        v = hessian @ (v / v.norm().clamp(min=1e-300))
-    return float(v.norm())
 
 
 def _asked(problem: StateFit, part: slice) -> tuple[Tensor, float]:
