@@ -15,7 +15,7 @@ from benchmarks.gpu.checks import check_jobs
 from benchmarks.gpu.jobs import Job, Runner
 from benchmarks.gpu.race import GOAL, finishes
 from benchmarks.gpu.report import Report
-from benchmarks.gpu.speed import block_speeds, state_speeds
+from benchmarks.gpu.speed import state_speeds
 from benchmarks.gpu.sweeps import sweep_speeds
 from benchmarks.gpu.timing import UNKNOWN, Ceilings, Scale, ceilings
 from benchmarks.gpu.training_data import images
@@ -48,7 +48,6 @@ def _parts(scale: Scale, top: Ceilings, runner: Runner) -> Iterator[tuple[str, I
     name = "no data" if data is None else data.name
     yield f"Full-batch sweeps, {name}", () if data is None else sweep_speeds(scale, data)
     yield f"Time to {GOAL} test accuracy, {name}", () if data is None else finishes(scale, data)
-    yield "State fits, other block sizes", block_speeds(scale, top)
 
 
 def _heading(scale: Scale) -> dict[str, str]:

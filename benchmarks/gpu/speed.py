@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 from benchmarks.gpu.jobs import Job
@@ -118,41 +118,11 @@ def _races(scale: Scale) -> Iterator[_Race]:
             yield _Race(scale, units, columns, relu, linear, condition)
 
 
-def _tabled(scale: Scale, columns: Sequence[int]) -> Iterator[StateBlocks]:
-    """Yield the sizes of the table."""
-    yield _SMALL if scale.toy else state_blocks(columns)
-
-
-def _others(scale: Scale, columns: Sequence[int]) -> Iterator[StateBlocks]:
-    """Yield other sizes, one change at a time."""
-    if scale.toy:
-        return
-    first = state_blocks(columns)
-    yield replace(first, rows=2 * first.rows)
-    yield replace(first, columns=96 - first.columns)  # 32 for 64, and 64 for 32
-    yield replace(first, warps=12 - first.warps if first.warps > 2 else 4)
-    yield replace(first, programs=2 if first.programs != 2 else 1)
-    yield replace(first, stages=2)
-    for drop in (16.0, 4096.0):
-        yield replace(first, drop=drop)
-
-
 def state_speeds(scale: Scale, top: Ceilings) -> Iterator[Job]:
     """Yield every problem with the block sizes of the table."""
-    return _speeds(scale, top, _tabled)
-
-
-def block_speeds(scale: Scale, top: Ceilings) -> Iterator[Job]:
-    """Yield every problem with other block sizes, to mend the table by."""
-    return _speeds(scale, top, _others)
-
-
-def _speeds(
-    scale: Scale, top: Ceilings, candidates: Callable[[Scale, Sequence[int]], Iterator[StateBlocks]]
-) -> Iterator[Job]:
     for race in _races(scale):
-        for blocks in candidates(scale, race.columns):
-            yield Job(f"{race.name}, {_shown(blocks)}", partial(_state_speed, top, race, blocks))
+        blocks = _SMALL if scale.toy else state_blocks(race.columns)
+        yield Job(f"{race.name}, {_shown(blocks)}", partial(_state_speed, top, race, blocks))
 
 
 def _state_speed(top: Ceilings, race: _Race, blocks: StateBlocks) -> StateSpeed:
