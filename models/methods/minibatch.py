@@ -30,6 +30,7 @@ from .gauss_newton import is_square
 _RATE, _RANK = 0.3, 16  # of the step, and of the metric, where nobody says
 _EPOCHS, _STEPS = 10, 500  # at least, where nobody says how many
 _STATISTICS_MEMORY = 0.95  # of the running statistics at every look at them
+_LOOK_AGAIN = 20  # batches from one look at the statistics to the next
 _FIRST_LOOKS = 5  # batches that are all looked at, before the statistics stand
 _LOOK_ROWS = 10_000  # of inputs at a look, at most: a convolution has many more patches
 _UNREAD = 20  # losses of batches at most, that stay on a device
@@ -53,7 +54,6 @@ class Minibatch:
         rank: eigenvectors of that covariance that are followed; always 0 for weights with a
             constraint, or another penalty than a square, so that its prox is the exact step.
             None for 16, or 0 for all layers where there are such weights.
-        refresh: batches from one look at the statistics to the next.
 
     Raises:
         DataError: a number is out of its range.
@@ -73,11 +73,10 @@ class Minibatch:
     rate: float | None = None
     damping: float = 30.0
     rank: int | None = None
-    refresh: int = 20
 
     def __post_init__(self) -> None:
         """Refuse numbers out of their range."""
-        counts = {"epochs": 1, "batch_size": 1, "refresh": 1, "rank": 0}
+        counts = {"epochs": 1, "batch_size": 1, "rank": 0}
         for name, least in counts.items():
             if getattr(self, name) is not None or name not in ("epochs", "rank"):
                 require_count(name, getattr(self, name), least)
@@ -198,7 +197,6 @@ class BatchSteps:
         """
         self.gradients = BatchGradients(structure)
         self.weights = [_copied(layer) for layer in weights]
-        self._refresh = settings.refresh
         penalties = structure.penalties.values()
         signed = any(penalty.signed for penalty in penalties)
         rank = settings.rank
@@ -336,7 +334,7 @@ class BatchSteps:
 
     @property
     def _looking(self) -> bool:
-        return self._taken % self._refresh == 0 or self._taken < _FIRST_LOOKS
+        return self._taken % _LOOK_AGAIN == 0 or self._taken < _FIRST_LOOKS
 
     @property
     def due(self) -> bool:

@@ -1,4 +1,4 @@
-"""Whether kernels can serve a tensor, what they prove first, and how much room a device has."""
+"""Whether kernels can serve a tensor, what they prove first, and how many run at once."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from torch import Tensor
 
 from liftednet.activations import ReLU
 from liftednet.divergences import joint
-from liftednet.errors import FitWarning, SolverError
+from liftednet.errors import FitWarning
 from liftednet.problems import Link, StateFit
-from liftednet.samples import row_chunks
 
 from ..base import Solver
 from ..choice import solved_by
 
 _PRECISIONS = torch.float32, torch.float64
 _CLOSE = 1e-3  # of states of size 1, at a residual of 1e-5
-_JUDGED = 64  # bytes of an entry while it is judged: eight temporaries in float64
 
 
 @cache
@@ -95,44 +93,6 @@ def programs(device: torch.device, most: int, scratch_bytes: int) -> int:
     card = torch.cuda.get_device_properties(device)
     each = 4 * card.L2_cache_size // (3 * card.multi_processor_count * scratch_bytes)
     return card.multi_processor_count * min(most, max(1, each))
-
-
-def free_bytes(device: torch.device) -> int | None:
-    """Return what can still be allocated on a device, None where that is not known."""
-    if device.type != "cuda":
-        return None
-    free, _ = torch.cuda.mem_get_info(device)
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return free + cached
-
-
-def require_room(
-    samples: int, columns: int, row_bytes: int, fixed_bytes: int, device: torch.device
-) -> None:
-    """Refuse a solve that does not fit on the device.
-
-    Args:
-        samples: rows that are solved at once.
-        columns: of the states, which are judged in float64, some rows at a time.
-        row_bytes: bytes that each row takes beside the data.
-        fixed_bytes: bytes that any number of them takes.
-        device: where.
-
-    Raises:
-        SolverError: it does not fit; the message names the bytes needed and free, and how many
-            samples would fit.
-    """
-    judged = next(row_chunks(samples, columns)).stop
-    needed = samples * row_bytes + judged * columns * _JUDGED + fixed_bytes
-    free = free_bytes(device)
-    if free is None or needed <= free:
-        return
-    few = (free - fixed_bytes) // (row_bytes + columns * _JUDGED)
-    many = (free - fixed_bytes - judged * columns * _JUDGED) // row_bytes
-    raise SolverError(
-        f"{samples:,} samples need {needed:,} bytes on {device} and {free:,} are free: solve "
-        f"at most {max(0, few, many):,} samples at a time, or free memory there."
-    )
 
 
 def padded_width(columns: int) -> int:

@@ -20,7 +20,7 @@ from liftednet.problems import Link, StateFit
 from ..base import Solver, default_tolerance
 from ..compiled.loops import ramp
 from ..state_links import largest, states_refusal, terms
-from .device import on_device, padded_width, programs, proven, refusal, require_room
+from .device import on_device, padded_width, programs, proven, refusal
 
 _FEWEST = 1 << 16  # entries, below which torch serves; not measured yet
 _WIDEST = 256  # columns of a link whose gradient stays in registers
@@ -304,11 +304,7 @@ class FusedStates(Solver[StateFit, Tensor, None]):
     def minimize(
         self, problem: StateFit, start: Tensor | None, cache: None, tolerance: float
     ) -> tuple[Tensor, int]:
-        """Return the minimizer to the tolerance.
-
-        Raises:
-            SolverError: the states do not fit on the device.
-        """
+        """Return the minimizer to the tolerance."""
         value, steps = self.states(problem, start)
         return value, int(steps.max())
 
@@ -320,10 +316,6 @@ class FusedStates(Solver[StateFit, Tensor, None]):
         device, tiles = problem.pre_activation.device, -(-problem.samples // blocks.rows)
         scratch = blocks.scratch(units)
         count = min(tiles, programs(device, blocks.programs, 4 * scratch))
-        widths = sum(map(blocks.width, _columns(problem)))
-        fixed = 4 * count * scratch + 6 * widths * blocks.padded(units)  # W, and in float16
-        # the states, and two products while s is found
-        require_room(problem.samples, units, 12 * units, fixed, device)
         line = ramp(problem.divergence.activation)
         assert line is not None  # asked for by obstacle
         tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)

@@ -211,7 +211,6 @@ def test_an_interrupted_training_has_no_last_fit():
         ({"rate": 0.0}, "rate"),
         ({"damping": float("inf")}, "damping"),
         ({"rank": -1}, "rank"),
-        ({"refresh": 0}, "refresh"),
     ],
 )
 def test_numbers_out_of_range_are_refused(options, words):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from liftednet import activations
 from liftednet.divergences import joint, tight
-from liftednet.errors import DeclarationError, FitWarning, SolverError
+from liftednet.errors import DeclarationError, FitWarning
 from liftednet.problems import Link, StateFit
 from liftednet.solution import Status
 from liftednet.solvers import choice, choose, solve
@@ -223,18 +223,6 @@ def test_a_kernel_proves_itself_before_it_is_chosen(
             assert not device.proven(kernel, there)  # which is known, and not said again
         assert len(warned) == 1
     device.proven.cache_clear()
-
-
-def test_what_does_not_fit_names_bytes_and_a_chunk(
-    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(device, "free_bytes", lambda _: 15_000)
-    problem, kernel = fit(200, 3, 3, generator), FusedStates(blocks=SMALL)
-    with pytest.raises(SolverError, match=r"need [\d,]+ bytes on cpu and 15,000 are") as error:
-        solve(problem, kernel)
-    chunk = int(str(error.value).split("at most ")[1].split(" samples")[0])
-    assert 0 < chunk < 200
-    assert solve(fit(chunk, 3, 3, generator), kernel).value.shape == (chunk, 3)
 
 
 def fit_of_scale(scale: float, generator: torch.Generator, samples: int = 16) -> StateFit:
