@@ -24,13 +24,9 @@ from tests.liftednet.activations.catalogue import COUPLED, SEPARABLE
 LIPSCHITZ = [*SEPARABLE, *COUPLED]
 ROWS = st.lists(st.floats(-10, 10), min_size=3, max_size=3)
 CLOSED = [
-    activations.ReLU(),
-    activations.LeakyReLU(0.2),
-    activations.Clipped(-1.0, 1.0),
-    activations.Sigmoid(),
-    activations.Tanh(),
-    activations.Softmax(),
-]
+    activations.ReLU(), activations.LeakyReLU(0.2), activations.Clipped(-1.0, 1.0),
+    activations.Sigmoid(), activations.Tanh(), activations.Softmax(),
+]  # fmt: skip
 
 
 def row(numbers: list[float]) -> torch.Tensor:

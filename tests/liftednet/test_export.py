@@ -57,13 +57,10 @@ class Doubled(activations.ReLU):
 
 CATALOGUE = [
     *(getattr(activations, name)() for name in activations.__all__ if name != "MaxPooling"),
-    activations.LeakyReLU(0.3),
-    activations.Clipped(-2.0, 0.5),
-    Activation.from_function(torch.nn.functional.softplus),
-    Activation.from_function(nn.Softsign()),
-    Swish3(),
-    Doubled(),
-]
+    activations.LeakyReLU(0.3), activations.Clipped(-2.0, 0.5),
+    Activation.from_function(torch.nn.functional.softplus), Activation.from_function(nn.Softsign()),
+    Swish3(), Doubled(),
+]  # fmt: skip
 
 
 def layers(activation: Activation, generator: torch.Generator) -> Layers:

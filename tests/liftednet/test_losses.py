@@ -149,13 +149,9 @@ def test_the_example_of_the_invalid_bound_is_solved(dtype):
 
 LOSSES = (Quantile(0.3), Huber(0.7))
 OUTPUTS = (
-    activations.Identity(),
-    activations.ReLU(),
-    activations.Sigmoid(),
-    activations.LeakyReLU(0.2),
-    activations.Sign(),
-    activations.Softplus(),
-)
+    activations.Identity(), activations.ReLU(), activations.Sigmoid(), activations.LeakyReLU(0.2),
+    activations.Sign(), activations.Softplus(),
+)  # fmt: skip
 
 
 def fit(loss: OutputLoss, activation: Any, dtype: torch.dtype = torch.float64) -> OutputFit:

@@ -20,16 +20,10 @@ from liftednet.solvers import Solver, get_solver
 from tests.models.networks import fitted, full, labeled, targets_for
 
 ACTIVATIONS = [
-    activations.ReLU(),
-    activations.LeakyReLU(0.2),
-    activations.Sigmoid(),
-    activations.Tanh(),
-    activations.Softplus(),
-    activations.Clipped(0.0, 1.0),
-    activations.ELU(),
-    activations.Arctan(),
+    activations.ReLU(), activations.LeakyReLU(0.2), activations.Sigmoid(), activations.Tanh(),
+    activations.Softplus(), activations.Clipped(0.0, 1.0), activations.ELU(), activations.Arctan(),
     Activation.from_function(torch.nn.functional.softsign),
-]
+]  # fmt: skip
 LOSSES = [
     losses.CrossEntropy(),
     losses.SquaredError(),

@@ -251,20 +251,15 @@ def _refusals(rank: int) -> list[str]:
 
 REFUSED = (
     r"the same: weights 1 is .*\(6, 5\).* on process 1, and .*\(6, 4\)",
-    r"the same: lam is \[2\.0\] on process 1, and \[1\.0\] on process 0",
-    "the same: method",
-    "of one kind: .* is torch.float32 .*on process 1",
-    "X must have shape",
-    "NaN or infinite",
+    r"the same: lam is \[2\.0\] on process 1, and \[1\.0\] on process 0", "the same: method",
+    "of one kind: .* is torch.float32 .*on process 1", "X must have shape", "NaN or infinite",
     "processes 0 and 1 have brought the same rows",
-    "at least two classes among the labels of all processes",
-    "X is empty on every process",
+    "at least two classes among the labels of all processes", "X is empty on every process",
     r"\[2, 3\] batches, and need equally many",
     "the same: sample_weight is given on process 1, and None",
-    "CVXPY, which needs all samples in one process",
-    "takes the statistics of a batch",
+    "CVXPY, which needs all samples in one process", "takes the statistics of a batch",
     "an estimator needs all samples in one process",
-)
+)  # fmt: skip
 
 
 def test_what_does_not_fit_together_is_refused_on_every_process() -> None:

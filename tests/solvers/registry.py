@@ -19,22 +19,12 @@ from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit
 from liftednet.solvers import get_solver, solver_names
 
 ACTIVATIONS: tuple[Activation, ...] = (
-    activations.Identity(),
-    activations.ReLU(),
-    activations.LeakyReLU(0.2),
-    activations.Clipped(),
-    activations.Clipped(-1.0, 1.0),
-    activations.Sigmoid(),
-    activations.Tanh(),
-    activations.Softplus(),
-    activations.ELU(),
-    activations.Arctan(),
-    activations.Sine(),
-    activations.Sign(),
-    activations.Softmax(),
-    activations.SimplexProjection(),
+    activations.Identity(), activations.ReLU(), activations.LeakyReLU(0.2), activations.Clipped(),
+    activations.Clipped(-1.0, 1.0), activations.Sigmoid(), activations.Tanh(),
+    activations.Softplus(), activations.ELU(), activations.Arctan(), activations.Sine(),
+    activations.Sign(), activations.Softmax(), activations.SimplexProjection(),
     Activation.from_function(softsign),
-)
+)  # fmt: skip
 DTYPES = (torch.float64, torch.float32)
 SAMPLES, INPUTS, UNITS, ABOVE = 9, 4, 3, 2
 

@@ -34,13 +34,9 @@ def test_every_solver_agrees_with_the_reference(case: Case) -> None:
 
 
 ROOTS = [
-    activations.Sigmoid(),
-    activations.Tanh(),
-    activations.Arctan(),
-    activations.Sine(),
-    activations.Softplus(),
-    activations.ELU(),
-]
+    activations.Sigmoid(), activations.Tanh(), activations.Arctan(), activations.Sine(),
+    activations.Softplus(), activations.ELU(),
+]  # fmt: skip
 
 
 def _fit(divergence, bounds=None):

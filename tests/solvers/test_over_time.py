@@ -30,15 +30,10 @@ from liftednet.solvers.over_time import NewtonOverTime
 STEPS, SAMPLES, UNITS, OUTPUTS = 6, 4, 3, 2
 LENGTHS = torch.tensor([6, 1, 4, 2])
 PER_UNIT: list[Activation] = [
-    activations.Identity(),
-    activations.ReLU(),
-    activations.LeakyReLU(0.2),
-    activations.Clipped(-1, 1),
-    activations.Sigmoid(),
-    activations.Tanh(),
-    activations.Softplus(),
+    activations.Identity(), activations.ReLU(), activations.LeakyReLU(0.2),
+    activations.Clipped(-1, 1), activations.Sigmoid(), activations.Tanh(), activations.Softplus(),
     Activation.from_function(torch.nn.functional.softsign),
-]
+]  # fmt: skip
 LOSSES: list[FenchelYoungLoss] = [SquaredError(), CrossEntropy(), BinaryCrossEntropy()]
 
 

@@ -32,21 +32,13 @@ from liftednet.solvers import solve
 from tests.solvers.registry import weight_fit
 
 PENALTIES: list[Penalty] = [
-    SquaredFrobenius(0.3),
-    SquaredFrobenius(0.3, torch.ones(4, 3, dtype=torch.float64)),
-    L1(0.4),
-    GroupLasso(0.5),
-    Nonnegative(),
-    Nonnegative(0.2),
-    RowNorm(0.7),
-    SpectralNorm(0.8),
-    L1(0.2) + Nonnegative(0.1),
-    SquaredFrobenius(0.1) + GroupLasso(0.2) + RowNorm(0.7),
-    Nonnegative() + SpectralNorm(0.8),
-    ColumnNorm(0.5),
+    SquaredFrobenius(0.3), SquaredFrobenius(0.3, torch.ones(4, 3, dtype=torch.float64)), L1(0.4),
+    GroupLasso(0.5), Nonnegative(), Nonnegative(0.2), RowNorm(0.7), SpectralNorm(0.8),
+    L1(0.2) + Nonnegative(0.1), SquaredFrobenius(0.1) + GroupLasso(0.2) + RowNorm(0.7),
+    Nonnegative() + SpectralNorm(0.8), ColumnNorm(0.5),
     Signs(torch.tensor([[1.0], [-1.0], [0.0], [1.0]])),
     FixedZeros(torch.tensor([[1.0, 0.0, 0.0]])) + L1(0.2),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("penalty", PENALTIES, ids=repr)

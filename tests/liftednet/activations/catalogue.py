@@ -8,20 +8,11 @@ from torch.nn import functional
 from liftednet import Activation, activations
 
 SEPARABLE = [
-    activations.Identity(),
-    activations.ReLU(),
-    activations.LeakyReLU(0.2),
-    activations.LeakyReLU(1.0),
-    activations.Clipped(),
-    activations.Clipped(-1.0, 1.0),
-    activations.Clipped(2.0, 3.0),
-    activations.Sigmoid(),
-    activations.Tanh(),
-    activations.Softplus(),
-    activations.ELU(),
-    activations.Arctan(),
-    activations.Sine(),
-]
+    activations.Identity(), activations.ReLU(), activations.LeakyReLU(0.2),
+    activations.LeakyReLU(1.0), activations.Clipped(), activations.Clipped(-1.0, 1.0),
+    activations.Clipped(2.0, 3.0), activations.Sigmoid(), activations.Tanh(),
+    activations.Softplus(), activations.ELU(), activations.Arctan(), activations.Sine(),
+]  # fmt: skip
 COUPLED = [activations.Softmax(), activations.SimplexProjection()]
 BY_MAP = [
     Activation.from_function(functional.softsign),

@@ -32,16 +32,9 @@ from liftednet.penalties import (
 SHAPE = (4, 3)
 CENTER = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(SHAPE)
 SINGLE: list[Penalty] = [
-    SquaredFrobenius(0.3),
-    SquaredFrobenius(0.3, CENTER),
-    L1(0.4),
-    GroupLasso(0.5),
-    Nonnegative(),
-    Nonnegative(0.2),
-    RowNorm(0.7),
-    SpectralNorm(0.8),
-    ColumnNorm(0.7),
-]
+    SquaredFrobenius(0.3), SquaredFrobenius(0.3, CENTER), L1(0.4), GroupLasso(0.5), Nonnegative(),
+    Nonnegative(0.2), RowNorm(0.7), SpectralNorm(0.8), ColumnNorm(0.7),
+]  # fmt: skip
 PAIRS: list[Penalty] = [one + other for one, other in combinations(SINGLE, 2)]
 SIGNS = torch.tensor([[1.0, -1, 0], [0, 0, 0], [-1, -1, 1], [1, 1, 1]])
 LINEAR: list[Penalty] = [Signs(SIGNS), FixedZeros(SIGNS)]

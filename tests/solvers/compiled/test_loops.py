@@ -31,28 +31,16 @@ from liftednet.solvers.compiled.loops import ramp
 from liftednet.solvers.compiled.solvers import CompiledDescent, CompiledNewton, CompiledSimplex
 
 KNOWN: list[Activation] = [
-    activations.Identity(),
-    activations.ReLU(),
-    activations.LeakyReLU(0.2),
-    activations.PReLU(0.3),
-    activations.Clipped(-0.5, 2.0),
-    activations.Sigmoid(),
-    activations.Tanh(),
-    activations.Arctan(),
-    activations.Sine(),
-    activations.Softplus(),
-    activations.ELU(),
-    Bounded(activations.Sigmoid(), 0.2, 0.7),
-    Bounded(activations.Softplus(), -math.inf, 3.0),
-]
+    activations.Identity(), activations.ReLU(), activations.LeakyReLU(0.2), activations.PReLU(0.3),
+    activations.Clipped(-0.5, 2.0), activations.Sigmoid(), activations.Tanh(), activations.Arctan(),
+    activations.Sine(), activations.Softplus(), activations.ELU(),
+    Bounded(activations.Sigmoid(), 0.2, 0.7), Bounded(activations.Softplus(), -math.inf, 3.0),
+]  # fmt: skip
 RAMPS: list[Activation] = [
-    activations.Identity(),
-    activations.ReLU(),
-    activations.LeakyReLU(0.2),
-    activations.Clipped(-1.0, 0.5),
-    Bounded(activations.ReLU(), -1.0, 0.7),
+    activations.Identity(), activations.ReLU(), activations.LeakyReLU(0.2),
+    activations.Clipped(-1.0, 0.5), Bounded(activations.ReLU(), -1.0, 0.7),
     Bounded(activations.LeakyReLU(0.3), -0.1, math.inf),
-]
+]  # fmt: skip
 SAMPLES, UNITS, OUTPUTS = 2 * LANES + 5, 5, 4  # whole blocks and a part of one
 
 
