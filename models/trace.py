@@ -231,7 +231,7 @@ def stopped_early(steps: Steps, problem: Problem) -> Steps:
     The weights of the least are those to keep, whatever the method is.
     """
     assert problem.validate is not None  # there is something held out
-    weights, value, since = problem.memory.get("best", (None, math.inf, 0))
+    weights, value, best, since = problem.memory.get("best", (None, math.inf, 0, 0))
     ending = Ending.STOPPED
     while since < problem.patience:
         try:
@@ -240,10 +240,11 @@ def stopped_early(steps: Steps, problem: Problem) -> Steps:
             ending = stop.value
             break
         if step is not None and step.whole:
-            found, since = problem.validate(problem.point.weights), since + 1
+            found = problem.validate(problem.point.weights)
             if found < value:
-                weights, value, since = list(problem.point.weights), found, 0
-            problem.memory["best"] = [weights, value, since]
+                weights, value, best = list(problem.point.weights), found, step.number
+            since = step.number - best  # a sweep may be whole twice, before it is extrapolated
+            problem.memory["best"] = [weights, value, best, since]
             step = replace(step, validation=found)
         yield step
     steps.close()

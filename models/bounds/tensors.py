@@ -255,8 +255,7 @@ class Walk:
         return x.dtype.is_floating_point and torch.finfo(x.dtype).eps <= eps
 
     def _unknown(self, shape: Tensor, name: str) -> Tensor:
-        number = self.lost(name)
-        return torch.full(shape.size(), number, dtype=torch.int64)
+        return torch.full(shape.size(), self.lost(name), dtype=torch.int64)
 
     def _wrapped(self, units: Tensor, like: Any) -> Any:
         return Followed(units, like.dtype, self) if isinstance(like, Tensor) else like

@@ -106,8 +106,10 @@ def test_early_stopping_keeps_the_best_of_every_method(method) -> None:
         **SMALL, **options, method=method, n_iter_no_change=2, max_iter=40, rho=1e-3
     ).fit(X, noise)
     trace = trace_of(found.model_)
-    held = [step.validation for step in trace.steps if step.validation is not None]
-    assert trace.ending is Ending.STOPPED and len(held) == held.index(min(held)) + 3
+    seen = [step for step in trace.steps if step.validation is not None]
+    held = [step.validation for step in seen]
+    best = seen[held.index(min(held))].number  # of an epoch, a sweep or a step
+    assert trace.ending is Ending.STOPPED and seen[-1].number == best + 2
     order = torch.randperm(200, generator=torch.Generator().manual_seed(0))[:80].numpy()
     errors = np.mean((found.predict(X[order]) - noise[order]) ** 2) / 2
     scale = np.var(noise)  # that of training, in which the loss is told
