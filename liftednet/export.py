@@ -306,6 +306,7 @@ class ExportedRNN(nn.Module):
     Attributes:
         before: what standardizes the input, where that is not part of its weights.
         recurrence: torch.nn.RNN, its batches first.
+        initial: (cells, units), the states before the first step.
         readout: torch.nn.Linear.
         activation: what makes outputs of logits, nothing where they are left as they are.
         behind: the same as before, for the answers.
@@ -318,6 +319,7 @@ class ExportedRNN(nn.Module):
         self.before = _scaled(model, model.network.inputs[0])
         self.behind = _scaled(model, term.label, back=True)
         self.recurrence, self.readout = recurrence, linear(model.readout)
+        self.initial = nn.Parameter(torch.stack([cell.initial for cell in model.cells]).detach())
         last = [] if logits else modules_of(term.activation, model.readout)
         self.activation = nn.Sequential(*last)
         self._last_only = bool(model._known.last_only)
@@ -330,12 +332,13 @@ class ExportedRNN(nn.Module):
             lengths: (samples,) steps of each sequence; None: all have every step.
         """
         samples, steps = x.shape[:2]  # no len(x): to torch.export it is a fixed number
+        initial = self.initial.unsqueeze(1).expand(-1, samples, -1).contiguous()
         x = self.before(x)
         if lengths is None:
-            states, _ = self.recurrence(x)
+            states, _ = self.recurrence(x, initial)
         else:
             packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-            found, _ = self.recurrence(packed)
+            found, _ = self.recurrence(packed, initial)
             states, _ = pad_packed_sequence(found, batch_first=True, total_length=steps)
         if self._last_only:
             last = -1 if lengths is None else lengths.to(x.device) - 1
@@ -349,29 +352,36 @@ def _recurrence_of(model: Any) -> nn.RNN | None:
     name = None if cells is None else RNN_NONLINEARITIES.get(type(model.activation))
     if cells is None or name is None:
         return None
-    units, like = cells[0].units, model.weights[0].matrix
-    if any(cell.units != units for cell in cells):
+    features, units = cells[0].inputs.shape
+    if any(len(cell.recurrent) != units for cell in cells):
         return None
     directions = 1 + any(cell.backward for cell in cells)
     recurrence = nn.RNN(
-        cells[0].inputs,
+        features,
         units,
         num_layers=len(cells) // directions,
         nonlinearity=name,
         batch_first=True,
         bidirectional=directions == 2,
-        dtype=like.dtype,
+        dtype=cells[0].inputs.dtype,
         device="meta",  # where torch's own start moves no random generator
-    ).to_empty(device=like.device)
-    state: dict[str, Tensor] = {}
-    for cell, layer in zip(cells, model.weights, strict=False):
-        ending = f"l{cell.layer}" + ("_reverse" if cell.backward else "")
-        state[f"weight_ih_{ending}"] = layer.matrix[units:].T
-        state[f"weight_hh_{ending}"] = layer.matrix[:units].T
-        state[f"bias_ih_{ending}"] = layer.bias
-        state[f"bias_hh_{ending}"] = torch.zeros_like(layer.bias)  # of its two biases
-    recurrence.load_state_dict(state)
+    ).to_empty(device=cells[0].inputs.device)
+    recurrence.load_state_dict(rnn_state(cells))
     return recurrence
+
+
+def rnn_state(cells: Sequence[Any]) -> dict[str, Tensor]:
+    """Return cells as the parameters of a torch.nn.RNN: of its two biases the second is zero."""
+    state: dict[str, Tensor] = {}
+    layer = -1
+    for cell in cells:
+        layer += not cell.backward
+        ending = f"l{layer}" + ("_reverse" if cell.backward else "")
+        state[f"weight_ih_{ending}"] = cell.inputs.T
+        state[f"weight_hh_{ending}"] = cell.recurrent.T
+        state[f"bias_ih_{ending}"] = cell.bias
+        state[f"bias_hh_{ending}"] = torch.zeros_like(cell.bias)
+    return state
 
 
 def _timeline(x: Tensor, lengths: Tensor | None) -> Timeline:

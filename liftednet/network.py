@@ -25,7 +25,7 @@ from liftednet.layers.expression import (
 )
 from liftednet.layers.layer import Shape, check_layer
 from liftednet.layers.projection import Ends, Projection, projection
-from liftednet.layers.time import Delay, Reverse
+from liftednet.layers.time import Delay, DropFirst, PadFirst, Reverse
 from liftednet.losses import FenchelYoungLoss, Loss, OutputLoss
 from liftednet.names import loss_of
 from liftednet.validation import is_integer, require_flag, require_positive
@@ -85,9 +85,12 @@ class State(Expression, Variable):
         ((5,), 2.0, (3, 5))
     """
 
-    def __init__(self, activation: Activation, shape: Shape, sequence: bool) -> None:
+    def __init__(
+        self, activation: Activation, shape: Shape, sequence: bool, initial_steps: int = 0
+    ) -> None:
         """Declare the states, whose argument comes later."""
-        self.activation, self.shape, self.sequence = activation, shape, sequence
+        self.activation, self.shape = activation, shape
+        self.sequence, self.initial_steps = sequence, initial_steps
         self.variables = frozenset({self})
         self.lam: float | None = None
         self.bounds: Bounds | None = None
@@ -116,7 +119,7 @@ class State(Expression, Variable):
                 f"{self} of shape {self.shape} needs {self.units} pre-activations, and its "
                 f"argument has the shape {argument.shape}."
             )
-        if argument.sequence != self.sequence:
+        if (argument.sequence, argument.initial_steps) != (self.sequence, self.initial_steps):
             raise DataError(
                 f"{self} and its pre-activations differ in time: a sequence is declared with "
                 "sequence=True."
@@ -239,6 +242,7 @@ class Network:
         *,
         units: int | None = None,
         sequence: bool = True,
+        initial_steps: int = 0,
         lam: float | None = None,
         bounds: Bounds | None = None,
     ) -> State:
@@ -250,6 +254,7 @@ class Network:
                 `units`, and U by `of` later.
             units: of such states.
             sequence: whether such states have steps.
+            initial_steps: how many steps of such states come before the first of the data.
             lam: weight of the divergence; None for that of the model.
             bounds: (lowest, highest) value of a state.
 
@@ -271,9 +276,10 @@ class Network:
         if argument is None:
             assert units is not None  # one of both is given
             _require_shape((units,))
-            found = State(activation, (int(units),), sequence)
+            found = State(activation, (int(units),), sequence, initial_steps)
         else:
-            found = State(activation, as_expression(argument).shape, argument.sequence)
+            shape = as_expression(argument).shape
+            found = State(activation, shape, argument.sequence, argument.initial_steps)
         require_torch(activation, found.units)
         self.states.append(_named(found, "states", len(self.states)))
         found.lam = None if lam is None else require_positive("lam", lam)
@@ -594,7 +600,7 @@ def _after_needs(groups: list[list[State]], reached: dict[State, set[State]]) ->
 
 def _refuse_reversal(group: Sequence[State]) -> None:
     for layer in layers_in(*(state.argument for state in group)):
-        if isinstance(layer.layer, Reverse) and layer.variables & set(group):
+        if isinstance(layer.layer, Reverse | PadFirst | DropFirst) and layer.variables & set(group):
             raise DeclarationError(
                 f"{group[0]} depends on itself through {type(layer.layer).__name__}, not only "
                 "through delays: states can run in one direction of time alone."

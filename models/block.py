@@ -374,7 +374,7 @@ class Blocks:
             return None
         states = self.values[state]
         drive = torch.zeros_like(states) if own.offset is None else own.offset.expand_as(states)
-        lengths = self.values[TIME].lengths
+        lengths = self.values[TIME].longer(state.initial_steps).lengths
         return StatesOverTime(
             self.structure.divergences[state], drive, recurrent,
             tuple(x for x in links if x is not None), lengths, self.structure.lam[state],
@@ -493,7 +493,7 @@ def counted(
     """Return (steps, samples) booleans, the steps that count; None where all rows do."""
     if not argument.sequence:
         return None
-    timeline: Timeline = values[TIME]
+    timeline: Timeline = values[TIME].longer(argument.initial_steps)
     if target in last_only:
         return timeline.last
     return None if timeline.full else timeline.valid

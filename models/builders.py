@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from liftednet.activation import Activation, require_activation
 from liftednet.activations import MaxPooling, ReLU
@@ -21,6 +21,7 @@ from liftednet.layers import (
     reverse,
 )
 from liftednet.layers.join import Part
+from liftednet.layers.time import drop_first, first_step, pad_first
 from liftednet.losses import CrossEntropy, FenchelYoungLoss, Loss, OutputLoss
 from liftednet.names import activation_of, loss_of
 from liftednet.network import Network, State
@@ -191,7 +192,7 @@ def _checked_activations(
 
 @dataclass(frozen=True)
 class Cell:
-    """One recurrent layer in one direction, H_t = phi([H_{t-1}, X_t] [W; U_0] + b_0).
+    """One recurrent layer in one direction.
 
     Attributes:
         layer: from 0 at the input.
@@ -204,6 +205,25 @@ class Cell:
     backward: bool
     inputs: int
     units: int
+
+
+@dataclass(frozen=True, eq=False)
+class CellWeights:
+    """One recurrent layer in one direction: H_t = phi(H_{t-1} W + X_t U_0 + b_0).
+
+    Attributes:
+        recurrent: W, (units, units).
+        inputs: U_0, (features, units).
+        bias: b_0, (units,).
+        initial: the state before the first step, (units,).
+        backward: whether it runs from the last step to the first.
+    """
+
+    recurrent: Tensor
+    inputs: Tensor
+    bias: Tensor
+    initial: Tensor
+    backward: bool
 
 
 @passes_settings
@@ -221,6 +241,7 @@ class LiftedRNN(Lifted):
         activation: of the recurrent layers, acting unit by unit.
         loss: CrossEntropy, BinaryCrossEntropy, SquaredError or another Fenchel-Young loss.
         bidirectional: whether every layer also runs from the last step to the first.
+        learn_initial_state: whether the states before the first step are learned, or 0.
         **settings: see `Settings`.
 
     Raises:
@@ -245,22 +266,26 @@ class LiftedRNN(Lifted):
         loss: Loss | str | nn.Module | None = None,
         *,
         bidirectional: bool = False,
+        learn_initial_state: bool = False,
         **settings: Any,
     ) -> None:
         """Build the layers, and check what can be checked before there are data."""
         hidden = _checked_units(input_size, hidden_size, output_size)
         require_flag("bidirectional", bidirectional)
+        require_flag("learn_initial_state", learn_initial_state)
         self.loss = _of_pre_activations(CrossEntropy() if loss is None else loss_of(loss))
         self.activation = _by_unit(ReLU() if activation is None else activation_of(activation))
-        self.cells = cells_of(int(input_size), hidden, bidirectional)
-        self.output_size = int(output_size)
-        network = recurrent(self.cells, self.output_size, self.activation, self.loss)
+        self.layer_cells = cells_of(int(input_size), hidden, bidirectional)
+        self.learn_initial_state, self.output_size = learn_initial_state, int(output_size)
+        network = recurrent(
+            self.layer_cells, self.output_size, self.activation, self.loss, learn_initial_state
+        )
         super().__init__(network, **settings)
 
     def _declared(self) -> dict[str, Any]:
         return {
-            "input_size": self.cells[0].inputs,
-            "hidden_size": [cell.units for cell in self.cells if not cell.backward],
+            "input_size": self.layer_cells[0].inputs,
+            "hidden_size": [cell.units for cell in self.layer_cells if not cell.backward],
             "output_size": self.output_size,
             "activation": self.activation,
             "loss": self.loss,
@@ -270,7 +295,15 @@ class LiftedRNN(Lifted):
     @property
     def bidirectional(self) -> bool:
         """Whether every layer also runs from the last step to the first."""
-        return any(cell.backward for cell in self.cells)
+        return any(cell.backward for cell in self.layer_cells)
+
+    @property
+    def cells(self) -> tuple[CellWeights, ...]:
+        """The weights of every cell in parts, layer by layer, forward before backward."""
+        return tuple(
+            _cell_weights(cell, layer, self.activation, self.learn_initial_state)
+            for cell, layer in zip(self.layer_cells, self.weights, strict=False)
+        )
 
     @property
     def readout(self) -> Weights:
@@ -283,20 +316,27 @@ def recurrent(
     outputs: int,
     activation: Activation,
     loss: FenchelYoungLoss,
+    learned_start: bool = False,
 ) -> Network:
     """Return layers of cells and a readout, each cell in its own order of time.
 
-    Lifted Recurrent Neural Networks, section 3, the states before the first step 0.
+    Lifted Recurrent Neural Networks, section 3. A learned initial state is a step before all,
+    driven by a weight of its own.
     """
-    network = Network()
-    below: Expression = network.input(cells[0].inputs, sequence=True)
+    network, before = Network(), int(learned_start)
+    x: Expression = network.input(cells[0].inputs, sequence=True)
+    below: Expression = x
     for layer in range(cells[-1].layer + 1):
         seen = []
         for cell in (cell for cell in cells if cell.layer == layer):
             own = reverse(below) if cell.backward else below
-            h: State = network.state(activation, units=cell.units)
+            if before:
+                longer = pad_first(own)
+                own = concatenate(longer, first_step(pad_first(x)))
+            h: State = network.state(activation, units=cell.units, initial_steps=before)
             h.of(dense(concatenate(delay(h), own), cell.units))
-            seen.append(reverse(h) if cell.backward else h)
+            natural: Expression = drop_first(h) if before else h
+            seen.append(reverse(natural) if cell.backward else natural)
         below = concatenate(*seen)
     network.loss(loss, dense(below, outputs))
     return network
@@ -345,3 +385,15 @@ def _by_unit(activation: Activation) -> Activation:
             "unit."
         )
     return activation
+
+
+def _cell_weights(
+    cell: Cell, layer: Weights, activation: Activation, learned_start: bool
+) -> CellWeights:
+    assert layer.bias is not None  # every cell has one
+    recurrent_part, rest = layer.matrix[: cell.units], layer.matrix[cell.units :]
+    first = rest[cell.inputs :].sum(0) + layer.bias
+    initial = activation.forward(first.unsqueeze(0))[0]
+    if not learned_start:
+        initial = initial.new_zeros(cell.units)
+    return CellWeights(recurrent_part, rest[: cell.inputs], layer.bias, initial, cell.backward)

@@ -206,7 +206,8 @@ def _still(structure: Structure, passed: Values) -> Iterator[str]:
 def _unmoved(state: State, passed: Values) -> int:
     rows = passed[state]
     if state.sequence:
-        rows = rows[passed[TIME].valid]
+        longer = passed[TIME].longer(state.initial_steps)
+        rows = rows[longer.valid]
     rows = rows[:: -(-len(rows) // _ROWS) or 1]
     if processes.total_of(len(rows)) < 2:
         return 0

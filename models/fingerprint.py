@@ -46,7 +46,7 @@ def described_network(network: Network) -> Lines:
         about[f"layer {number}"] = f"{kept} of {', '.join(of)} by {found.weights}"
     for state in network.states:
         of_state = names.get(id(state.argument), str(state.argument))
-        kept = _line(state, ("shape", "sequence", "lam", "bounds"))
+        kept = _line(state, ("shape", "sequence", "initial_steps", "lam", "bounds"))
         about[str(state)] = f"{kept} of {of_state}"
     for number, term in enumerate(network.terms, start=1):
         of_term = names.get(id(term.argument), str(term.argument))

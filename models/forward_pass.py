@@ -90,7 +90,7 @@ def counted_steps(state: Expression, rows: Tensor, values: Mapping[Variable, Any
     """Return states with zeros beyond the lengths of their sequences."""
     if not state.sequence or values[TIME].full:
         return rows
-    return rows.where(values[TIME].valid.unsqueeze(-1), 0.0)
+    return rows.where(values[TIME].longer(state.initial_steps).valid.unsqueeze(-1), 0.0)
 
 
 def _over_time(
@@ -133,7 +133,7 @@ def recurrent_weight(factors: Sequence[Any]) -> Tensor | None:
 
 
 def _zeros(state: State, values: Values) -> Tensor:
-    timeline = values[TIME]
+    timeline = values[TIME].longer(state.initial_steps)
     like: Tensor = next(x for x in values.values() if isinstance(x, Tensor))
     # No len(known): to torch.export it is a fixed number.
     return like.new_zeros(timeline.steps, timeline.known.shape[0], state.units)

@@ -16,7 +16,7 @@ from liftednet.layers import Parameter
 from liftednet.layers.dense import Dense
 from liftednet.layers.expression import TIME, Applied, Expression, Input, arguments_of, parts_of
 from liftednet.layers.join import Concatenation
-from liftednet.layers.time import Delay, Timeline
+from liftednet.layers.time import Delay, First, Timeline
 from liftednet.network import Network, State, parameters_of
 from liftednet.penalties import Penalty
 from liftednet.samples import Weights
@@ -120,7 +120,7 @@ def recurrent_layers(network: Network) -> dict[Parameter, tuple[int, int]]:
             return {}
         parameter = state.argument.weights
         assert parameter is not None  # it is dense
-        found[parameter] = state.units, sum(x.units for x in beside[1:])
+        found[parameter] = state.units, sum(x.units for x in beside[1:] if not _is(x, First))
     return found if len(found) == len(network.states) else {}
 
 
@@ -328,7 +328,8 @@ def settled_start(
     values: Values = {TIME: timeline, **dict(zip(structure.parameters, weights, strict=True))}
     variables: list[Input | State] = [*structure.network.inputs, *structure.states]
     for variable in variables:
-        steps = (_FEW,) if variable.sequence else ()
+        initial_steps = variable.initial_steps if isinstance(variable, State) else 0
+        steps = (_FEW + initial_steps,) if variable.sequence else ()
         values[variable] = torch.rand(*steps, _FEW, variable.units, generator=generator).to(like)
     for given, columns in still.items():
         values[given] = values[given].masked_fill(columns.to(like.device), 0.0)

@@ -234,9 +234,9 @@ def _arguments_of(model: Any) -> Arguments:
         layers = model.network.parameters[: len(model.sizes) - 1]
         found["bias"] = True if model.convex else [parameter.bias for parameter in layers]
     elif isinstance(model, LiftedRNN):
-        names = ("output_size", "loss", "bidirectional")
-        found["input_size"] = model.cells[0].inputs
-        found["hidden_size"] = [cell.units for cell in model.cells if not cell.backward]
+        names = ("output_size", "loss", "bidirectional", "learn_initial_state")
+        found["input_size"] = model.layer_cells[0].inputs
+        found["hidden_size"] = [cell.units for cell in model.layer_cells if not cell.backward]
     else:
         names = ()
     return {**found, **{name: getattr(model, name) for name in names}}

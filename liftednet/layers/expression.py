@@ -99,6 +99,7 @@ class Expression:
     Attributes:
         shape: of a sample, whose entries stand in one row of units.
         sequence: whether there is a value for every step.
+        initial_steps: how many steps come before the first step of the data.
         variables: what it depends on.
         weights: of its layer, to be shared with another; None where there are none.
 
@@ -112,6 +113,7 @@ class Expression:
 
     shape: Shape
     sequence: bool = False
+    initial_steps: int = 0
     variables: frozenset[Variable] = frozenset()
     weights: Parameter | None = None
 
@@ -221,6 +223,7 @@ class Applied(Expression):
     shape: Shape
     weights: Parameter | None
     sequence: bool
+    initial_steps: int
     variables: frozenset[Variable]
 
     def __str__(self) -> str:
@@ -262,9 +265,10 @@ def apply(
     given = [as_expression(x) for x in arguments if not isinstance(x, Context)]
     _refuse_others(layer, given, penalty, weights)
     _refuse_shared(layer, given)
-    if len({x.sequence for x in given}) > 1:
+    if len({(x.sequence, x.initial_steps) for x in given}) > 1:
         raise DataError(
-            f"{type(layer).__name__} joins sequences with what has one value for each sample."
+            f"{type(layer).__name__} joins sequences with what has one value for each sample, or "
+            "sequences with different initial steps."
         )
     shapes = [x.shape for x in given]
     try:
@@ -289,8 +293,9 @@ def apply(
             "be affine in them. Give the layer in between states of its own."
         )
     variables = below | {weights} if weights is not None else below
+    initial_steps = given[0].initial_steps + layer.initial_steps
     sequence = given[0].sequence if layer.sequence is None else layer.sequence
-    return Applied(layer, arguments, shape, weights, sequence, variables)
+    return Applied(layer, arguments, shape, weights, sequence, initial_steps, variables)
 
 
 def parts_of(expression: Expression, kind: type[Layer]) -> list[Expression]:

@@ -49,6 +49,7 @@ class Layer(ABC):
         affine: whether f is affine in each argument; one that is not is for minibatches alone.
         homogeneous: whether f is 0 where an argument is.
         sequence: whether u has steps; None where that is as in the arguments.
+        initial_steps: how many steps more than the arguments u has before the first of the data.
 
     Example:
         >>> from liftednet import Network
@@ -68,6 +69,7 @@ class Layer(ABC):
     affine: bool = True
     homogeneous: bool = False
     sequence: bool | None = None
+    initial_steps: int = 0
 
     def shape(self, *shapes: Shape) -> Shape:
         """Return the shape of a sample of u, from those of the arguments; the first if not given.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from liftednet.errors import DataError
 from liftednet.layers.expression import TIME, Expression, apply, as_expression
-from liftednet.layers.layer import Arguments, Moving, Shape, columns
+from liftednet.layers.layer import Arguments, Layer, Moving, Shape, columns
 from liftednet.maps import LinearMap, Moved
 
 
@@ -64,6 +64,14 @@ class Timeline:
         index = self._mirror.reshape(*self._mirror.shape, *(1,) * (rows.ndim - 2))
         return rows.gather(0, index.expand_as(rows))
 
+    def longer(self, initial_steps: int) -> Timeline:
+        """Return the timeline with steps that come before all."""
+        if not initial_steps:
+            return self
+        found = replace(self, steps=self.steps + initial_steps, known=self.known + initial_steps)
+        found.__dict__["full"] = self.full  # not looked up again where lengths are traced
+        return found
+
     def of(self, lengths: Tensor) -> Timeline:
         """Return the timeline of other samples, full where this one is; nothing is looked at."""
         found = Timeline(self.steps, lengths, self.device)
@@ -102,6 +110,52 @@ class Reverse(Moving):
         """Return the reversal, which is its own adjoint."""
         reversed = arguments[1].reversed
         return Moved(reversed, reversed)
+
+
+@dataclass(frozen=True)
+class PadFirst(Moving):
+    """u = x with one more step, 0, before all."""
+
+    initial_steps = 1
+
+    def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
+        """Return the step more."""
+        return Moved(with_zero_first, without_first)
+
+
+@dataclass(frozen=True)
+class DropFirst(Moving):
+    """u = x without its first step."""
+
+    initial_steps = -1
+
+    def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
+        """Return the step less."""
+        return Moved(without_first, with_zero_first)
+
+
+def with_zero_first(x: Tensor) -> Tensor:
+    """Return x after a step of zeros."""
+    return torch.cat([torch.zeros_like(x[:1]), x])
+
+
+def without_first(u: Tensor) -> Tensor:
+    """Return u without its first step."""
+    return u[1:]
+
+
+@dataclass(frozen=True)
+class First(Layer):
+    """u = 1 at the first step of x and 0 at the others: what drives a learned initial state."""
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return (1,)."""
+        return (1,)
+
+    def value(self, arguments: Arguments, weights: Any) -> Tensor:
+        """Return 1, 0, 0, ..., (steps, samples, 1)."""
+        first = torch.zeros_like(arguments[0][..., :1])
+        return torch.cat([first[:1] + 1, first[1:]])
 
 
 @dataclass(frozen=True)
@@ -186,6 +240,57 @@ def reverse(x: Expression) -> Expression:
         ((4,), True)
     """
     return apply(Reverse(), _sequence("reverse", x), TIME)
+
+
+def pad_first(x: Expression) -> Expression:
+    """Return x with one more step, 0, before all.
+
+    Raises:
+        DataError: x is no sequence.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Network
+        >>> from liftednet.layers.time import pad_first
+        >>> longer = pad_first(Network().input(1, sequence=True))
+        >>> longer.layer.value([torch.ones(2, 1, 1)], None).flatten()
+        tensor([0., 1., 1.])
+    """
+    return apply(PadFirst(), _sequence("pad_first", x))
+
+
+def drop_first(x: Expression) -> Expression:
+    """Return x without its first step.
+
+    Raises:
+        DataError: x is no sequence.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Network
+        >>> from liftednet.layers.time import drop_first, pad_first
+        >>> rest = drop_first(pad_first(Network().input(1, sequence=True)))
+        >>> rest.layer.value([torch.tensor([0.0, 1.0, 2.0]).view(3, 1, 1)], None).flatten()
+        tensor([1., 2.])
+    """
+    return apply(DropFirst(), _sequence("drop_first", x))
+
+
+def first_step(x: Expression) -> Expression:
+    """Return 1 at the first step of x and 0 at the others.
+
+    Raises:
+        DataError: x is no sequence.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Network
+        >>> from liftednet.layers.time import first_step
+        >>> first = first_step(Network().input(2, sequence=True))
+        >>> first.layer.value([torch.zeros(3, 1, 2)], None).flatten()
+        tensor([1., 0., 0.])
+    """
+    return apply(First(), _sequence("first_step", x))
 
 
 def _sequence(name: str, x: Expression) -> Expression:

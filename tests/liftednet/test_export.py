@@ -219,10 +219,11 @@ def test_lengths_of_sequences_count(name) -> None:
 
 RECURRENT: list[dict[str, Any]] = [
     {},
-    {"activation": activations.Tanh(), "bidirectional": True, "hidden_size": (4, 4)},
+    {"activation": activations.Tanh(), "bidirectional": True, "hidden_size": (4, 4),
+     "learn_initial_state": True},
     {"activation": activations.Sigmoid(), "hidden_size": (4, 3)},
     {"activation": activations.Softplus(), "bidirectional": True, "hidden_size": (3, 4)},
-    {"hidden_size": (3, 5), "start": "orthogonal"},
+    {"hidden_size": (3, 5), "learn_initial_state": True, "start": "orthogonal"},
 ]  # fmt: skip
 
 

@@ -294,22 +294,25 @@ def _binary() -> Network:
 
 def _both_directions(**options: Any) -> Lifted:
     return LiftedRNN(
-        2, (3, 2), 3, Tanh(), lam=LAM, rho=RHO, bidirectional=True,
+        2, (3, 2), 3, Tanh(), lam=LAM, rho=RHO, bidirectional=True, learn_initial_state=True,
         **{"start": "orthogonal", "standardize": False, **options},
     )  # fmt: skip
 
 
 def _both_directions_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
-    """Return pre-activations of forward and backward cells."""
+    """Return pre-activations of forward and backward cells, a step before all first."""
     below, found = x.transpose(0, 1), []
     for layer in range(2):
         seen = []
         for number in (2 * layer, 2 * layer + 1):
             cell, states = w[number], z[number]
             own = _turned(below) if number % 2 else below
-            inside = torch.cat([_before(states), own], -1)
+            longer = torch.cat([torch.zeros_like(own[:1]), own])
+            first = torch.zeros_like(longer[..., :1])
+            first[0] = 1
+            inside = torch.cat([_before(states), longer, first], -1)
             found.append(inside @ cell.matrix + cell.bias)
-            seen.append(_turned(states) if number % 2 else states)
+            seen.append(_turned(states[1:]) if number % 2 else states[1:])
         below = torch.cat(seen, -1)
     return [*found, below @ w[-1].matrix + w[-1].bias]
 

@@ -29,8 +29,8 @@ from liftednet.solvers.gauss_newton.steps import LevenbergMarquardt, steps
 KINDS: list[dict[str, Any]] = [
     {},
     {"activation": activations.Tanh(), "hidden_size": (3, 2), "bidirectional": True},
-    {"activation": activations.Softplus(), "hidden_size": (2, 3)},
-    {"loss": SquaredError(), "bidirectional": True},
+    {"activation": activations.Softplus(), "learn_initial_state": True, "hidden_size": (2, 3)},
+    {"loss": SquaredError(), "bidirectional": True, "learn_initial_state": True},
     {"loss": BinaryCrossEntropy(), "at_end": True},
 ]
 
@@ -58,9 +58,9 @@ def loss_by_autograd(model: LiftedRNN, x: Tensor, y: Tensor, flat: Tensor) -> Te
     parts = flat.split([layer.numel() for layer in stacked])
     weights = [part.view_as(layer) for part, layer in zip(parts, stacked, strict=True)]
     below = list(x.unbind(1))
-    for layer in range(1 + model.cells[-1].layer):
+    for layer in range(1 + model.layer_cells[-1].layer):
         found = []
-        for cell, weight in zip(model.cells, weights, strict=False):
+        for cell, weight in zip(model.layer_cells, weights, strict=False):
             if cell.layer == layer:
                 found.append(passed(model, cell, weight, below))
         below = [torch.cat(states, -1) for states in zip(*found, strict=True)]
@@ -84,7 +84,10 @@ def loss_by_autograd(model: LiftedRNN, x: Tensor, y: Tensor, flat: Tensor) -> Te
 def passed(model: LiftedRNN, cell: Cell, weight: Tensor, below: list[Tensor]) -> list[Tensor]:
     states = []
     steps = below[::-1] if cell.backward else below
+    early = weight[cell.units + cell.inputs : -1].sum(0) + weight[-1]
     state = torch.zeros(len(below[0]), cell.units, dtype=torch.float64)
+    if model.learn_initial_state:
+        state = model.activation.forward(early).expand_as(state)
     for step in steps:
         inputs = weight[cell.units : cell.units + cell.inputs]
         state = model.activation.forward(state @ weight[: cell.units] + step @ inputs + weight[-1])

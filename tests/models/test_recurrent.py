@@ -23,8 +23,8 @@ RAW: dict[str, Any] = {**PAPER, "standardize": False}
 KINDS: list[dict[str, Any]] = [
     {"activation": activations.Tanh(), "divergence": "tight"},
     {"activation": activations.Sigmoid()},
-    {"hidden_size": (4, 3), "bidirectional": True},
-    {"state_solver": NewtonOverTime(1e-4, 10)},
+    {"hidden_size": (4, 3), "bidirectional": True, "learn_initial_state": True},
+    {"state_solver": NewtonOverTime(1e-4, 10), "learn_initial_state": True},
     {"hidden_size": (3, 4)},
 ]
 
@@ -68,10 +68,10 @@ def test_the_joint_lifted_rule_minimizes_the_divergences(generator):
     model = small_model(divergence="joint").fit(x, y)
     lifted = forward_lifted(model, x)
     assert lifted.shape == (6, 5, 2)
-    layer, _ = model.weights
+    (cell,) = model.cells
     (divergence,) = model.structure.divergences.values()
-    drive = (x @ layer.matrix[4:] + layer.bias).transpose(0, 1)
-    free = StatesOverTime(divergence, drive, layer.matrix[:4], (), torch.full((6,), 5), 10.0)
+    drive = (x @ cell.inputs + cell.bias).transpose(0, 1)
+    free = StatesOverTime(divergence, drive, cell.recurrent, (), torch.full((6,), 5), 10.0)
     states = solve(free, "reference").value
     outputs = model.readout.apply(states).softmax(-1).transpose(0, 1)
     torch.testing.assert_close(lifted, outputs, atol=1e-4, rtol=1e-4)
@@ -96,6 +96,21 @@ def test_every_loss_takes_answers_per_step_and_at_the_end(generator, loss, outpu
     per_step = target.ndim == 3 or target.shape[1:] == (5,)
     assert model.forward(x).shape == ((6, 5, outputs) if per_step else (6, outputs))
     assert model.predict(x).shape[:1] == (6,)
+
+
+def test_a_learned_initial_state_takes_up_what_no_input_tells(generator):
+    x = torch.randn(50, 4, 1, generator=generator, dtype=torch.float64)
+    y = torch.full((50, 4, 1), 2.0, dtype=torch.float64)
+    y[:, 1:] = 0.0
+    options: dict[str, Any] = {**RAW, "loss": SquaredError(), "rho": 1e-3, "start": "orthogonal"}
+    errors = []
+    for learned in (True, False):
+        model = LiftedRNN(1, 4, 1, method=full(60), learn_initial_state=learned, **options).fit(
+            x, y
+        )
+        errors.append(float((model.forward(x) - y).square().mean()))
+    assert errors[0] < errors[1]
+    assert bool((model.cells[0].initial == 0).all())
 
 
 def test_with_weights_keeps_that_a_sequence_has_one_answer(generator):

@@ -132,12 +132,14 @@ def test_a_constraint_that_folding_would_break_keeps_the_maps_as_layers(tmp_path
                                model.forward(x))  # fmt: skip
 
 
-def test_sequences_keep_zeros_where_they_have_ended():
+@pytest.mark.parametrize("learned", [False, True])
+def test_sequences_keep_zeros_where_they_have_ended(learned):
     generator = torch.Generator().manual_seed(0)
     x = 50 + 10 * torch.randn(30, 6, 3, generator=generator, dtype=torch.float64)
     lengths = torch.randint(2, 7, (30,), generator=generator)
     y = torch.randint(0, 2, (30,), generator=generator)
-    model = LiftedRNN(3, 5, 2, method=Minibatch(epochs=4)).fit(x, y, lengths=lengths)
+    model = LiftedRNN(3, 5, 2, method=Minibatch(epochs=4), divergence="tight",
+                      learn_initial_state=learned).fit(x, y, lengths=lengths)  # fmt: skip
     spoiled = x.clone()
     for row, length in enumerate(lengths):
         spoiled[row, length:] = 1e6
@@ -145,6 +147,7 @@ def test_sequences_keep_zeros_where_they_have_ended():
     torch.testing.assert_close(model.forward(spoiled, lengths=lengths), answers)
     exported = to_torch(model)(x, lengths=lengths)
     torch.testing.assert_close(exported, answers)
+    assert bool(model.standardization.moments) == learned
 
 
 def test_images_have_one_scale_for_each_channel():

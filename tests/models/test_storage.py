@@ -124,7 +124,7 @@ def test_every_activation_of_the_catalogue_comes_back_by_name(activation) -> Non
 RECURRENT = [
     ((2, 4, 3), {}),
     ((2, [4, 3], 3), {"bidirectional": True, "divergence": "tight"}),
-    ((2, 4, 3, activations.Tanh()), {"dtype": torch.float32}),
+    ((2, 4, 3, activations.Tanh()), {"learn_initial_state": True, "dtype": torch.float32}),
     ((2, 4, 3, Activation.from_function(SOFTSIGN)), {"lam": 2.0, "rho": [0.1, 0.2]}),
 ]
 
@@ -139,7 +139,7 @@ def test_a_loaded_recurrent_model_is_the_one_that_was_saved(sizes, options, tmp_
         loaded = load(save(model, tmp_path / "model"), model.activation)
         torch.testing.assert_close(loaded.forward(x), model.forward(x))
         assert loaded.predict(x).shape == labels.shape
-        assert loaded.cells == model.cells
+        assert loaded.layer_cells == model.layer_cells
         assert problem_of(loaded) == problem_of(model)
         assert (loaded.method, loaded.dtype) == (model.method, model.dtype)
 

@@ -32,6 +32,9 @@ from liftednet.layers.modules import BatchNormalization, Layout, Mapped, Running
 from liftednet.layers.time import (
     AllSteps,
     Delay,
+    DropFirst,
+    First,
+    PadFirst,
     Reverse,
     Steps,
     Timeline,
@@ -85,15 +88,16 @@ def test_layers_are_what_they_say(layer, shapes):
     check_layer(layer, *shapes, steps=3)
 
 
-def test_layers_in_time_are_what_they_say():
-    layer = Delay()
+@pytest.mark.parametrize("layer", [Delay(), PadFirst(), DropFirst()], ids=str)
+def test_layers_in_time_are_what_they_say(layer):
     sequence = torch.randn(4, 3, 2, dtype=torch.float64)
     linear = layer.map(0, [sequence], None)
     moved = layer.value([sequence], None)
     assert linear.apply(sequence).equal(moved)
     u = torch.randn(moved.shape, dtype=torch.float64)
     assert float((moved * u).sum()) == pytest.approx(float((sequence * linear.adjoint(u)).sum()))
-    check_layer(layer, (2,), steps=4)
+    if isinstance(layer, Delay):
+        check_layer(layer, (2,), steps=4)
 
 
 def _normal(*shape: int) -> Tensor:
@@ -175,7 +179,9 @@ def test_time_turns_and_begins_where_it_should():
     turned = Reverse().value([x, timeline], None)[..., 0].T.tolist()
     assert turned == [[9, 6, 3, 0], [4, 1, 7, 10], [2, 5, 8, 11]]
     assert Reverse().value([Reverse().value([x, timeline], None), timeline], None).equal(x)
+    assert First().value([x], None)[..., 0].T.tolist() == [[1, 0, 0, 0]] * 3
     assert Delay().value([x], None)[:, 0, 0].tolist() == [0, 0, 3, 6]
+    assert DropFirst().value([PadFirst().value([x], None)], None).equal(x)
 
 
 def test_an_expression_is_the_plain_function_and_affine_in_each_variable():
