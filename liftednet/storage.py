@@ -39,6 +39,7 @@ _UNFINISHED = ".unfinished"
 _GONE = {
     "FullBatch": ("store",),
     "MaxPooling": ("weight",),
+    "Minibatch": ("refresh",),
     "NewtonOverTime": ("step_solver",),
 }  # parameters of earlier versions
 _GONE_PENALTIES = ("DoublyStochastic", "FewRows", "LinearEqualities", "SimplexRows")

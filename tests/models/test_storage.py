@@ -528,11 +528,14 @@ def test_an_estimator_comes_back_with_labels_columns_and_settings(labels, tmp_pa
     assert str(labels[0]) in shown
 
 
-def test_a_store_of_earlier_versions_is_left_out(tmp_path) -> None:
+def test_what_methods_of_earlier_versions_took_is_left_out(tmp_path) -> None:
     model = LiftedMLP((5, 6, 3), method=FullBatch(2))
-    path = save(model.with_weights(model._first_weights()), tmp_path / "model")
-    method = {"name": "FullBatch", "parameters": {"sweeps": 3, "store": "/nowhere"}}
-    assert load(changed(path, **described(method=method))).method == FullBatch(3)
+    model = model.with_weights(model._first_weights())
+    for now, gone in ((FullBatch(3), {"sweeps": 3, "store": "/nowhere"}),
+                      (Minibatch(3), {"epochs": 3, "refresh": 20})):  # fmt: skip
+        method = {"name": type(now).__name__, "parameters": gone}
+        path = changed(save(model, tmp_path / "model"), **described(method=method))
+        assert load(path).method == now
 
 
 def test_a_penalty_of_earlier_versions_is_a_square(tmp_path) -> None:
