@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,14 @@ from liftednet.models import GaussNewton, Lifted, LiftedMLP, input_convex
 from liftednet.models.results import Ending
 from liftednet.penalties import SquaredFrobenius
 from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations
-from liftednet.solvers.gauss_newton.evidence import evidence, pulled_by
+from liftednet.solvers.gauss_newton.evidence import (
+    Evidence,
+    Place,
+    count_answers,
+    evidence,
+    prior_of,
+    pulled_by,
+)
 from liftednet.solvers.gauss_newton.objective import Forward, Target
 from liftednet.solvers.gauss_newton.steps import steps
 
@@ -244,3 +252,80 @@ def test_a_rho_that_lets_weights_follow_the_noise_is_raised(rho: float) -> None:
     model.fit(x, right + noise)
     error = (model.predict(unseen)[:, 0] - wanted).square().mean()
     assert error < 0.3 * noise.square().mean()  # nothing of it is followed beyond 20 or 30 weights
+
+
+def test_of_a_probability_the_evidence_is_laplace_s_integral() -> None:
+    """One weight: -F - log(H / (2 rho)) / 2 at the minimizer, beside the integral itself."""
+    x, _ = linear(60, 1, 0.3)
+    labels = (x[:, :1] > 0.4).double()
+    y = torch.cat([labels, 1 - labels], 1)
+    target = Target(CrossEntropy().divergence, y[:, None], torch.ones(60, 1, dtype=torch.bool))
+    factors, rho = torch.tensor([[1.0, -1.0]], dtype=torch.float64), 0.7
+    forward = Forward(
+        lambda weights, data: ((data[0] @ weights[0] @ factors)[:, None],), (x,), (target,),
+        (torch.full((1, 1), 2 * rho, dtype=torch.float64),),
+    )  # fmt: skip
+    grid = torch.linspace(-6, 6, 20001, dtype=torch.float64)
+    logits = x * grid  # (samples, grid)
+    losses = torch.nn.functional.softplus(2 * torch.where(labels > 0, -logits, logits)).sum(0)
+    exact = torch.logsumexp(-losses - rho * grid.square(), 0) + (grid[1] - grid[0]).log()
+    exact = exact - 0.5 * np.log(np.pi / rho)  # of the prior
+    point = grid[(losses + rho * grid.square()).argmin()][None]
+    seen = evidence(forward, NormalEquations(forward, point), forward.objective(point))
+    assert seen is not None
+    assert seen.logarithm == pytest.approx(float(exact), abs=0.02)
+    assert seen.noise == 1.0 and seen.degrees == np.inf
+    shares = (2 * x * point).sigmoid()
+    curved = 4 * float((x.square() * shares * (1 - shares)).sum()) + 2 * rho
+    known = 1 - 2 * rho / curved
+    assert seen.fitted == pytest.approx(known / 60)
+    assert seen.rhos[0] == pytest.approx(known / (2 * float(point) ** 2))
+
+
+def test_answers_are_counted_by_weights_rows_and_free_outputs() -> None:
+    counted = torch.tensor([[True, True], [True, False], [False, False]])
+    values, weight = torch.zeros(3, 2, 4), torch.tensor([2.0, 0.5, 7.0]).reshape(3, 1, 1)
+    for divergence, outputs in ((tight(Identity()), 4), (CrossEntropy().divergence, 3)):
+        target = Target(divergence, values, counted)
+        assert count_answers(target) == outputs * 3
+        assert count_answers(replace(target, weight=weight.double())) == outputs * 4.5
+
+
+def test_another_rho_is_of_weights_that_are_pulled_and_the_prior_of_all() -> None:
+    pull = torch.tensor([[0.6], [0.6], [0.0]]).double(), torch.tensor([[0.2], [0.0]]).double()
+    target = Target(tight(Identity()), torch.zeros(2, 1, 1), torch.ones(2, 1, dtype=torch.bool))
+    forward = pulled_by(Forward(lambda w, d: (d[0],), (), (target,), pull), (0.5, 2.0))
+    assert [part.flatten().tolist() for part in forward.pull] == [[1.0, 1.0, 0.0], [4.0, 0.0]]
+    assert prior_of(forward).tolist() == [1.0, 1.0, 1.0, 4.0, 4.0]  # biases, too
+    assert forward.targets[0].precision is None
+    precise = pulled_by(forward, (0.5, 2.0), torch.tensor([3.0]).double())
+    assert precise.targets[0].precision == 3.0
+
+
+def test_looks_at_the_evidence_keep_the_best_and_tell_when_it_no_longer_rises() -> None:
+    start = torch.zeros(1, dtype=torch.float64)
+    place = Place(start, (1.0,), (start, (1.0,)))
+    assert place.chosen == (start, (1.0,)) and not place.begins_anew()
+
+    def look(logarithm: float, fitted: float = 0.9) -> None:
+        place.point = torch.full((1,), logarithm, dtype=torch.float64)
+        place.take(Evidence(logarithm, (place.rhos[0] + 1,), fitted, 1.0, 9.0), None)
+
+    look(-5.0)
+    assert (place.stale, place.logarithm, place.fitted) == (0, -5.0, 0.9)
+    assert place.chosen == (place.point, (1.0,)) and place.rhos == (2.0,)
+    look(-4.995, 0.1)  # no news, but better; the first look is what tells of fitted noise
+    assert (place.stale, place.logarithm, place.fitted) == (1, -5.0, 0.9)
+    assert float(place.chosen[0]) == -4.995 and place.chosen[1] == (2.0,)
+    look(-7.0)
+    assert place.stale == 2 and float(place.chosen[0]) == -4.995
+    look(-4.0)
+    assert place.stale == 0 and place.chosen[1] == (4.0,)
+    place.precision = torch.ones(1)
+    assert place.begins_anew()  # more than half of the answers were fitted at first
+    assert place.point.equal(start) and place.rhos == (10.0,) == place.begin[1]
+    assert (place.stale, place.fitted, place.precision) == (0, None, None)
+    assert float(place.chosen[0]) == -4.0  # is kept where it stays the best
+    look(-6.0, 0.5)
+    assert place.stale == 0 and float(place.chosen[0]) == -4.0
+    assert not place.begins_anew()
