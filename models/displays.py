@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -11,9 +12,9 @@ from numpy.typing import NDArray
 
 from liftednet.errors import DataError
 from liftednet.lazy import pyplot
-from liftednet.validation import is_integer
 
 from .certificate import certify
+from .estimators.input import refusals
 
 if TYPE_CHECKING:
     from .paths import PathStep
@@ -289,30 +290,38 @@ class PartialDependenceDisplay(_Display):
             ax: axes of matplotlib; None for new ones.
 
         Raises:
-            DataError: X is no table of finite numbers, or there is no such input or target.
-            NotFittedError: it has not been fitted.
+            DataError: X is no table of finite numbers, there is no such input or target, or the
+                estimator has not been fitted.
         """
-        rows, number, name = _column(estimator, X, feature)
-        classes = getattr(estimator, "classes_", None)
-        answered = estimator.predict if classes is None else estimator.predict_proba
-        outputs = answered(_like(X, rows[:1])).reshape(1, -1).shape[1]
-        known = list(range(outputs)) if classes is None else list(classes)
-        target = known[-1] if target is None and len(known) < 3 - (classes is None) else target
+        from sklearn.inspection import partial_dependence  # as no other picture needs
+
+        names = [str(x) for x in getattr(estimator, "feature_names_in_", ())]
+        with refusals():
+            rows = np.asarray(X, dtype=float)
+            found = partial_dependence(
+                estimator, X, [feature], grid_resolution=_CELLS + 1, percentiles=(0.0, 1.0),
+                method="brute",
+            )  # fmt: skip
+        mean, points = found["average"], found["grid_values"][0]
+        known = list(getattr(estimator, "classes_", range(len(mean))))
+        target = known[-1] if target is None and len(mean) == 1 else target
         if target not in known:
             raise DataError(f"target must be one of {', '.join(map(str, known))}, got {target!r}.")
-        output = known.index(target)
-        points = np.linspace(rows[:, number].min(), rows[:, number].max(), _CELLS + 1)
-        mean, ends = np.empty(len(points)), np.empty((_CELLS, 2))
-        low, high = rows.min(0), rows.max(0)
-        for step, point in enumerate(points):
-            rows[:, number] = point
-            mean[step] = answered(_like(X, rows)).reshape(len(rows), -1)[:, output].mean()
-        for cell in range(_CELLS):
-            low[number], high[number] = points[cell : cell + 2]
+        output, low, high = known.index(target), rows.min(0), rows.max(0)
+        number, ends = names.index(feature) if feature in names else int(feature), []
+        for cell in pairwise(points):
+            low[number], high[number] = cell
             facts = certify(estimator, box=(low, high))
-            ends[cell] = float(facts.least[output]), float(facts.most[output])
-        answer = f"output {target}" if classes is None else f"probability of {target}"
-        return cls(points, mean, ends[:, 0], ends[:, 1], name, answer).plot(ax)
+            ends.append((float(facts.least[output]), float(facts.most[output])))
+        answer = "probability of" if hasattr(estimator, "classes_") else "output"
+        name = names[number] if names else f"x{number + 1}"
+        if len(mean) < len(known):  # scikit-learn has the second of two classes alone
+            mean = np.concatenate([1 - mean, mean])
+        proven = np.array(ends).reshape(-1, 2).T
+        shown = (
+            mean[output] if len(mean) == len(known) else np.stack([1 - mean[0], mean[0]])[output]
+        )
+        return cls(points, shown, *proven, name, f"{answer} {target}").plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
         """Draw it, on axes or on new ones."""
@@ -324,27 +333,6 @@ class PartialDependenceDisplay(_Display):
         axes.set_ylabel(self.answer)
         axes.legend()
         return self
-
-
-def _column(estimator: Any, X: Any, feature: int | str) -> tuple[Array, int, str]:
-    """Return X as numbers, and the number and the name of an input.
-
-    Raises:
-        DataError: X is no table of finite numbers, or there is no such input.
-    """
-    try:
-        rows = np.array(X, dtype=float)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"ranges are of numbers, and X has something else: {error}") from error
-    if rows.ndim != 2 or not len(rows) or not np.isfinite(rows).all():
-        raise DataError(f"X must be a table of finite numbers, got one of shape {rows.shape}.")
-    given = getattr(estimator, "feature_names_in_", [f"x{n + 1}" for n in range(rows.shape[1])])
-    names = [str(name) for name in given]
-    estimator.predict(_like(X, rows[:1]))  # which says whether it is fitted, and to such columns
-    number = names.index(feature) if feature in names else feature
-    if not is_integer(number) or not 0 <= int(number) < len(names):
-        raise DataError(f"feature must be a number below {len(names)} or a name, got {feature!r}.")
-    return rows, int(number), names[int(number)]
 
 
 @dataclass(eq=False)

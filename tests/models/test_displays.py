@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.inspection import partial_dependence
 
 from liftednet import LiftedClassifier, LiftedRegressor, certify
 from liftednet.errors import DataError, NotFittedError
@@ -83,10 +82,10 @@ def test_partial_dependence_is_the_mean_and_no_answer_leaves_its_range(
     x, y = linear()
     model = LiftedRegressor(**QUICK).fit(x, y)
     found = PartialDependenceDisplay.from_estimator(model, x, 1, ax=Figure().subplots())
-    options = {"kind": "average", "method": "brute", "percentiles": (0.0, 1.0)}
-    known = partial_dependence(model, x, [1], grid_resolution=6, **options)
-    np.testing.assert_allclose(found.inputs, known["grid_values"][0])
-    np.testing.assert_allclose(found.mean, known["average"][0], rtol=1e-6)
+    np.testing.assert_allclose(found.inputs, np.linspace(x[:, 1].min(), x[:, 1].max(), 6))
+    at = x.copy()
+    at[:, 1] = found.inputs[4]
+    assert found.mean[4] == pytest.approx(model.predict(at).mean(), rel=1e-6)
     others = np.random.default_rng(1).uniform(x.min(0), x.max(0), (2000, 3))
     cell = np.clip(np.searchsorted(found.inputs, others[:, 1]) - 1, 0, len(found.low) - 1)
     answers = model.predict(others)
@@ -103,14 +102,20 @@ def test_partial_dependence_of_a_class_is_of_its_probability(
     x, y = linear()
     model = LiftedClassifier(**QUICK, monotonic_cst=[1, 0, 0]).fit(x, np.where(y > 11, "b", "a"))
     found = PartialDependenceDisplay.from_estimator(model, x, 0)
+    at = x.copy()
+    at[:, 0] = found.inputs[2]
+    assert found.mean[2] == pytest.approx(model.predict_proba(at)[:, 1].mean(), rel=1e-6)
     other = PartialDependenceDisplay.from_estimator(model, x, 0, target="a")
     np.testing.assert_allclose(found.mean + other.mean, 1.0, atol=1e-12)
+    np.testing.assert_allclose(found.low + other.high, 1.0, atol=1e-6)
     assert (np.diff(found.mean) >= 0).all() and found.ax_.get_ylabel() == "probability of b"
     for bad in ({"feature": 3}, {"feature": "x9"}, {"feature": 0, "target": "c"}):
-        with pytest.raises(DataError, match=r"below 3 or a name|one of a, b, got"):
+        with pytest.raises(DataError, match=r"in \[0, 2\]|using strings|one of a, b, got"):
             PartialDependenceDisplay.from_estimator(model, x, **bad)
-    with pytest.raises(DataError, match="something else"):
+    with pytest.raises(DataError, match="could not convert"):
         PartialDependenceDisplay.from_estimator(model, x.astype(str)[:, :2] + "k", 0)
+    with pytest.raises(DataError, match="not fitted"):
+        PartialDependenceDisplay.from_estimator(LiftedRegressor(), x, 0)
 
 
 def test_what_cannot_be_drawn_says_why() -> None:
