@@ -317,11 +317,8 @@ class PartialDependenceDisplay(_Display):
         name = names[number] if names else f"x{number + 1}"
         if len(mean) < len(known):  # scikit-learn has the second of two classes alone
             mean = np.concatenate([1 - mean, mean])
-        proven = np.array(ends).reshape(-1, 2).T
-        shown = (
-            mean[output] if len(mean) == len(known) else np.stack([1 - mean[0], mean[0]])[output]
-        )
-        return cls(points, shown, *proven, name, f"{answer} {target}").plot(ax)
+        low, high = np.array(ends).reshape(-1, 2).T
+        return cls(points, mean[output], low, high, name, f"{answer} {target}").plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
         """Draw it, on axes or on new ones."""
