@@ -19,6 +19,7 @@ _NUMBERS = 2**22  # of a chunk of the sweep
 _ALIKE = 0.99  # correlation of answers from which two units are one
 _COMPARED = 400  # units that those to be added are chosen from
 _GROWTH, _SHRINKAGE = 1.5, 3.0  # of a local step that answers more, and of one that does not
+_ON_A_CIRCLE = 1e-12  # of the farthest row, that rounding may have one off it
 _ON_AN_END = 1e-12  # of a direction, that rounding may be beyond a sign
 
 
@@ -153,11 +154,14 @@ class Answers:
 
 
 def exact(phi: Kinked, X: Tensor, V: Tensor, kind: Kind, rows: Tensor | None = None) -> Found:
-    """Return the unit that answers most through every row, of a kind that sees one or two inputs.
+    """Return the unit that answers most through every row, of a kind that sees up to three inputs.
+
+    Of three there is one output.
 
     In the plane rows change their side at angles, which are sorted: the sums S of V_i (x_i - x_k)'
     over rows above follow by prefix sums, and |S w| is largest at an end of an arc or at the first
-    singular vector of S. O(n^2 log n) for n rows.
+    singular vector of S: O(n^2 log n) for n rows. In space the same holds on the circles across
+    x_l - x_k, which bound the cells where S is the same, and within those: O(n^3 log n).
 
     Args:
         phi: the activation.
@@ -171,46 +175,102 @@ def exact(phi: Kinked, X: Tensor, V: Tensor, kind: Kind, rows: Tensor | None = N
         b, values = _through_rows(phi, X, V, w, kind)
         return w.repeat_interleave(len(X), 0), b.flatten(), values.flatten()
     through = X if rows is None else X[rows]
+    if X.shape[1] == 3:
+        w, values = _in_space(phi, X, V, through, kind)
+        return w, -(through * w).sum(1), values
     size = max(1, _NUMBERS // (2 * X.numel() * V.shape[1]))
-    found = [_best_of_arcs(*_arcs(phi, X, V, some, kind), kind) for some in through.split(size)]
-    angle, values = (torch.cat(part) for part in zip(*found, strict=True))
-    w = torch.stack([angle.cos(), angle.sin()], 1)
+    # Where weights have signs arcs end there, too.
+    linear, plane = phi.below * V.T @ X, torch.eye(2).to(X)
+    edges = plane[kind.signs != 0]
+    push, found = phi.bend * _with_zeros(V, len(edges))[:, :, None], []
+    for some in through.split(size):
+        apart = torch.cat([X - some[:, None], edges.expand(len(some), -1, 2)], 1)
+        S, at = _arcs(apart, push * apart[:, :, None])
+        found.append(_best_of_arcs(S - linear, at, plane, kind))
+    w, values = (torch.cat(part) for part in zip(*found, strict=True))
     return w, -(through * w).sum(1), values
 
 
-def _arcs(phi: Kinked, X: Tensor, V: Tensor, through: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
-    """Return S, (rows, arcs, outputs, 2), and the angle that every arc begins at, (rows, arcs).
+def _with_zeros(V: Tensor, rows: int) -> Tensor:
+    return torch.cat([V, V.new_zeros(rows, V.shape[1])])
 
-    Where weights have signs arcs end there, too.
+
+def _in_space(
+    phi: Kinked, X: Tensor, V: Tensor, through: Tensor, kind: Kind
+) -> tuple[Tensor, Tensor]:
+    """Return the best w of three entries for every row that units go through, and its value.
+
+    Where the best w = S / |S| of a cell lies in it, the nearest point of its boundary is on an arc
+    that w is across: the arcs whose middle part S points to are looked at.
     """
-    ends = torch.eye(2).to(X)[kind.signs != 0].expand(len(through), -1, 2)
-    apart, linear = torch.cat([X - through[:, None], ends], 1), phi.below * V.T @ X
-    V = torch.cat([V, V.new_zeros(ends.shape[1], V.shape[1])])
-    push = phi.bend * V[:, :, None] * apart[:, :, None]
+    linear, unit = phi.below * V.T @ X, torch.eye(3).to(X)
+    edges, found = unit[kind.signs != 0], []
+    push = phi.bend * _with_zeros(V, len(edges))[:, :, None]
+    for row in through:
+        apart = torch.cat([X - row, edges])
+        across = torch.nn.functional.normalize(apart, dim=1)
+        across = torch.where(across.any(1, keepdim=True), across, unit[0])
+        first = torch.linalg.cross(across, unit[across.abs().argmin(1)])
+        first = torch.nn.functional.normalize(first, dim=1)
+        plane = torch.stack([first, torch.linalg.cross(across, first)], 2)
+        flat, pushes = apart @ plane, push * apart[:, None]
+        on = flat.norm(dim=2) <= _ON_A_CIRCLE * apart.norm(dim=1).max()  # l, and rows in line
+        S, at = _arcs(flat, torch.where(on[..., None, None], 0.0, pushes))
+        S = S - linear
+        w, values = _best_of_arcs(S @ plane[:, None], at, plane, kind)
+        inside = [w[values.argmax()][None]]
+        ends = torch.cat([at[:, 1:], at[:, :1] + 2 * math.pi], 1)
+        for side, sign in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
+            passed = on & (side * across @ apart.T > 0)
+            cells = sign * (S[:, :, 0] + (passed.to(X) @ pushes[:, 0])[:, None])
+            ahead = cells @ plane
+            angle = at + (torch.atan2(ahead[..., 1], ahead[..., 0]) - at).remainder(2 * math.pi)
+            there = (angle <= ends) & (side * (cells @ across[..., None])[..., 0] > 0)
+            inside.append(torch.nn.functional.normalize(cells[there], dim=1))
+        w = torch.cat(inside)
+        wrong = ((kind.signs != 0) & (w < -_ON_AN_END)).any(1)
+        answers = kind.size(phi.of(w @ (X - row).T) @ V).masked_fill(wrong, 0.0)
+        best = answers.argmax()
+        found.append((w[best], answers[best]))
+    return torch.stack([w for w, _ in found]), torch.stack([value for _, value in found])
+
+
+def _arcs(apart: Tensor, push: Tensor) -> tuple[Tensor, Tensor]:
+    """Return sums of pushes of rows above on every arc, and the angle that it begins at.
+
+    Args:
+        apart: where rows are in a plane, (planes, rows, 2).
+        push: of rows, (planes, rows, outputs, inputs).
+    """
     angle = torch.atan2(apart[..., 1], apart[..., 0])
     turns = torch.cat([angle - math.pi / 2, angle + math.pi / 2], 1).remainder(2 * math.pi)
     at, order = turns.sort(1)
     steps = torch.cat([push, -push], 1).flatten(2)
     steps = steps.gather(1, order[..., None].expand_as(steps)).view(*at.shape, *push.shape[2:])
-    before = turns[:, len(V) :] < turns[:, : len(V)]  # above just before the angle 0
+    count = apart.shape[1]
+    before = turns[:, count:] < turns[:, :count]  # above just before the angle 0
     begin = (push * before[..., None, None]).sum(1, keepdim=True)
-    return begin + steps.cumsum(1) - linear, at
+    return begin + steps.cumsum(1), at
 
 
-def _best_of_arcs(S: Tensor, at: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
-    """Return angle and size of S w of the best w on all arcs of every row."""
+def _best_of_arcs(S: Tensor, at: Tensor, plane: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
+    """Return the w in every plane with the longest S w on all its arcs, and how long that is.
+
+    S is that of coordinates in the planes, whose axes are `plane`, (inputs, 2) or one for each.
+    """
     gram = S.mT @ S
     top = torch.atan2(gram[..., 0, 1], (gram[..., 0, 0] - gram[..., 1, 1]) / 2) / 2
     ends = torch.cat([at[:, 1:], at[:, :1] + 2 * math.pi], 1)
     inside = at + (top - at).remainder(math.pi)  # S w and -S w are as long
     best, values = at, S.new_full(at.shape, -1.0)
     for angle in (torch.where(inside <= ends, inside, at), at)[: 1 if kind.z is None else 2]:
-        w = torch.stack([angle.cos(), angle.sin()], -1)
-        wrong = ((kind.signs != 0) & (w < -_ON_AN_END)).any(-1)
-        found = kind.size((S @ w[..., None])[..., 0]).masked_fill(wrong, 0.0)
+        turned = torch.stack([angle.cos(), angle.sin()], -1)
+        wrong = ((kind.signs != 0) & (turned @ plane.mT < -_ON_AN_END)).any(-1)
+        found = kind.size((S @ turned[..., None])[..., 0]).masked_fill(wrong, 0.0)
         best, values = torch.where(found > values, angle, best), found.maximum(values)
     values, place = values.max(1)
-    return best.gather(1, place[:, None])[:, 0], values
+    angle = best.gather(1, place[:, None])
+    return (plane @ torch.stack([angle.cos(), angle.sin()], 1))[..., 0], values
 
 
 def ascended(phi: Kinked, X: Tensor, V: Tensor, w: Tensor, kind: Kind, steps: int = 40) -> Found:

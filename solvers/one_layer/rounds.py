@@ -23,6 +23,7 @@ _ADDED = 30  # units of a round at most
 _DRAWN = 100  # units that more than two inputs begin with
 _CELLS, _CELLS_A_SECOND = 30, 1e8  # an input that a proof takes, and as many times rows
 _STARTS = 200  # random directions of a local search
+_SWEPT_A_SECOND = 1e6  # cubes of rows in space
 _SWEPT = 200  # rows that units in the plane are sought through before a proof
 _STEPS = 300  # of units that slide
 _VIOLATED = 1e-9  # relatively, by which rounding may have a unit answer more than 2 rho
@@ -69,7 +70,8 @@ def rounds(
     Each adds the units that answer residuals most and fits all amplitudes; beyond two inputs all
     units slide together, too (Denoyelle, Duval, Peyre and Soubies, The Sliding Frank-Wolfe
     Algorithm, 2019). Where no unit is found that would lower the objective by more than the gap,
-    that there is none is proven: exactly in one and two inputs, by branch and bound beyond.
+    that there is none is proven: exactly in one and two inputs, by branch and bound beyond, of
+    which three inputs and one output are swept exactly where that takes no longer.
 
     Args:
         problem: the network and its data.
@@ -143,8 +145,14 @@ def _proven(problem: OneLayer, V: Tensor, goal: float, seconds: float) -> tuple[
         if len(kind.seen) > 2:
             branches = Branches(problem.phi, X, R, kind)
             left = (ends - time.perf_counter()) / (len(problem.kinds) - number)
-            most = branches.tightened(goal, left)
-            found = ascended(problem.phi, X, R, branches.best[0], kind)
+            sweep = len(X) ** 3 / _SWEPT_A_SECOND  # in three inputs, for one output
+            sweeps = len(kind.seen) == 3 and R.shape[1] == 1 and sweep < left / 2
+            most = branches.tightened(goal, sweep if sweeps else left)
+            if sweeps and branches.most <= goal < most:
+                found = exact(problem.phi, X, R, kind)
+                most = float(found[2].max())
+            else:
+                found = ascended(problem.phi, X, R, branches.best[0], kind)
         else:
             found = exact(problem.phi, X, R, kind)
             most = float(found[2].max())

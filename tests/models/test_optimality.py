@@ -192,3 +192,11 @@ def test_a_path_begins_where_a_unit_does_and_each_step_is_the_fit_at_its_rho(ski
     assert path[1].error == pytest.approx(float(bars.leave_one_out().square().mean()))
     with pytest.raises(DataError, match="there is no unit"):
         global_path(model, smallest=2 * largest)
+
+
+def test_three_inputs_are_proven_beyond_what_cells_reach():
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(12, 3, generator=generator, dtype=torch.float64)
+    y = X[:, :1] * X[:, 1:2] + X[:, 2:].abs()
+    model = LiftedMLP((3, 30, 1), ReLU(), SquaredError(), rho=0.3, method=Global(1e-7))
+    assert model.fit(X, y).trace.steps[-1].residual <= 1e-7

@@ -74,6 +74,25 @@ def test_no_unit_of_given_signs_answers_more_than_the_exact_one(phi, signs):
 
 
 @pytest.mark.parametrize("phi", [RELU, LEAKY, ABSOLUTE])
+@pytest.mark.parametrize("signs", [[0.0, 0.0, 0.0], [1.0, 0.0, -1.0]])
+@pytest.mark.parametrize("ties", [False, True])
+def test_in_space_no_ascent_answers_more_than_the_exact_unit_and_branches_agree(phi, signs, ties):
+    X, V = drawn(5, 10, 3, 1, ties)
+    own = kind(3, signs, torch.ones(1, dtype=torch.float64) if any(signs) else None)
+    X = own.inputs(X)
+    w, b, values = exact(phi, X, V, own)
+    place = int(values.argmax())
+    most = float(values[place])
+    assert bool((w[place, own.signs != 0] >= -1e-9).all())
+    assert float(own.size(phi.of(X @ w[place] + b[place]) @ V)) == pytest.approx(most)
+    starts = own.turned(torch.randn(500, 3, generator=torch.Generator().manual_seed(0)).double())
+    assert float(ascended(phi, X, V, starts, own)[2].max()) <= most * (1 + 1e-10)
+    assert (
+        most <= Branches(phi, X, V, own).tightened(1.01 * most, 60.0) <= 1.01 * most * (1 + 1e-10)
+    )
+
+
+@pytest.mark.parametrize("phi", [RELU, LEAKY, ABSOLUTE])
 @pytest.mark.parametrize("inputs, outputs, enough", [(2, 1, 1.001), (2, 2, 1.01), (3, 1, 1.05)])
 def test_branches_bound_what_any_unit_answers(phi, inputs, outputs, enough):
     X, V = drawn(7, 15, inputs, outputs)
