@@ -6,6 +6,7 @@ data with output states z that have an activation of their own (Lifted Neural Ne
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ from liftednet.divergences import Divergence, Tight, tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.evaluation import evaluate_all, stating
 from liftednet.lazy import cvxpy as cp
+from liftednet.noise import Noise
+from liftednet.predictions import MOST_LOGARITHM, CountPrediction, Prediction, RobustPrediction
 from liftednet.validation import is_number, name_of, require_finite, require_positive
 
 if TYPE_CHECKING:
@@ -34,6 +37,7 @@ __all__ = [
     "Declared",
     "FenchelYoungLoss",
     "Huber",
+    "Likelihood",
     "Loss",
     "OutputLoss",
     "Poisson",
@@ -50,6 +54,7 @@ class Loss(ABC):
         probabilistic: whether the outputs are class probabilities.
         equivariant: whether shifted and scaled targets only shift and scale the best outputs, so
             that training may standardize them.
+        robust: whether outliers hardly count, and one unit is that of all outputs.
 
     Example:
         >>> from liftednet.losses import CrossEntropy, Loss, SquaredError
@@ -59,6 +64,7 @@ class Loss(ABC):
 
     probabilistic: bool = True
     equivariant: bool = False
+    robust: bool = False
 
     @abstractmethod
     def encode(self, y: Tensor, outputs: int) -> Tensor:
@@ -71,6 +77,10 @@ class Loss(ABC):
     @abstractmethod
     def decode(self, output: Tensor) -> Tensor:
         """Return predictions from outputs (samples, outputs): labels, or the outputs."""
+
+    def scaled(self, unit: float) -> Loss:
+        """Return the loss of targets in other units, of which one has so many of these."""
+        return self
 
     @property
     def name(self) -> str:
@@ -188,7 +198,43 @@ class OutputLoss(Loss):
         return self.output_values(y, z).sum()
 
 
-class SquaredError(_Numbers, FenchelYoungLoss, OutputLoss):
+class Likelihood(Loss):
+    """A loss by which numbers lie around what a network answers, as exp(-loss / s) or nearly.
+
+    Attributes:
+        delta: residuals from which it is linear; infinite where it is not Huber's.
+        sized: whether the data tell s, the size of the noise; elsewhere it is 1.
+
+    Example:
+        >>> from liftednet.losses import Huber, Likelihood, Quantile
+        >>> isinstance(Huber(), Likelihood), isinstance(Quantile(), Likelihood)
+        (True, False)
+    """
+
+    delta: float = math.inf
+    sized: bool = True
+
+    @abstractmethod
+    def predicted(self, center: Tensor, width: Tensor, noise: Noise, degrees: float) -> Prediction:
+        """Return the answers whose pre-activations are N(center, width^2), in units of y.
+
+        Args:
+            center: (samples, outputs).
+            width: (samples, outputs).
+            noise: around them.
+            degrees: of freedom by which its size is known.
+        """
+
+    def drawn(self, u: Tensor, noise: Noise, generator: torch.Generator) -> Tensor:
+        """Return answers drawn around pre-activations, (..., outputs)."""
+        return u + noise.draw(u, generator)
+
+    def log_constant(self, y: Tensor) -> Tensor:
+        """Return what -log p(y) has beside the loss and s, (samples, outputs)."""
+        return torch.zeros_like(y)
+
+
+class SquaredError(_Numbers, FenchelYoungLoss, OutputLoss, Likelihood):
     """|y - u|^2 / 2, summed over samples and outputs.
 
     Lifted Neural Networks, eq. (5) and section 6.2, up to the factor 1/2.
@@ -222,6 +268,10 @@ class SquaredError(_Numbers, FenchelYoungLoss, OutputLoss):
     ) -> Tensor:
         """Return prox_{lam Phi}(y + lam u), the closed form of section 6.2 for any prox."""
         return activation.prox(y + lam * u, lam)
+
+    def predicted(self, center: Tensor, width: Tensor, noise: Noise, degrees: float) -> Prediction:
+        """Return answers of Student's distribution."""
+        return Prediction(center, noise.size.sqrt().expand_as(center), width, degrees)
 
 
 class CrossEntropy(_Classes, FenchelYoungLoss):
@@ -298,7 +348,7 @@ class BinaryCrossEntropy(_Numbers, FenchelYoungLoss):
         return (output > 0.5).to(torch.int64)
 
 
-class Poisson(_Numbers, FenchelYoungLoss):
+class Poisson(_Numbers, FenchelYoungLoss, Likelihood):
     """exp(u) - y u, plus y log y - y: half the deviance of counts y of rate exp(u).
 
     Nelder and Wedderburn, Generalized Linear Models, Journal of the Royal Statistical Society A 135
@@ -311,6 +361,8 @@ class Poisson(_Numbers, FenchelYoungLoss):
         >>> Poisson().divergence.value(torch.tensor([[3.0]]), torch.zeros(1, 1))  # 3 log 3 - 2
         tensor(1.2958)
     """
+
+    sized = False
 
     def __init__(self) -> None:
         """Make the divergence of the exponential."""
@@ -326,6 +378,18 @@ class Poisson(_Numbers, FenchelYoungLoss):
         if bool((target < 0).any()):
             raise DataError(f"Poisson needs counts of 0 or more, got {float(target.min()):.4g}.")
         return target
+
+    def predicted(self, center: Tensor, width: Tensor, noise: Noise, degrees: float) -> Prediction:
+        """Return counts, averaged over their rates."""
+        return CountPrediction.around(center, width)
+
+    def drawn(self, u: Tensor, noise: Noise, generator: torch.Generator) -> Tensor:
+        """Return counts of rate exp(u)."""
+        return torch.poisson(u.cpu().clamp(max=MOST_LOGARITHM).exp(), generator).to(u)
+
+    def log_constant(self, y: Tensor) -> Tensor:
+        """Return log y! less what half the deviance has of it."""
+        return y - torch.xlogy(y, y) + torch.lgamma(y + 1)
 
 
 class SimplexCrossEntropy(_Classes, OutputLoss):
@@ -439,12 +503,13 @@ class Quantile(_Robust):
         return _held(y, u, activation, lam, (-self.level, 1 - self.level))
 
 
-class Huber(_Robust):
+class Huber(_Robust, Likelihood):
     """|y - z|^2 / 2 up to a distance delta and delta |y - z| - delta^2 / 2 beyond, summed.
 
     Huber, Robust estimation of a location parameter, Annals of Mathematical Statistics 35 (1964).
     It has output states of its own: with the identity, the last pre-activations u see its Moreau
-    envelope, which is lam / (1 + lam) times the Huber loss of delta (1 + 1 / lam).
+    envelope, which is lam / (1 + lam) times the Huber loss of delta (1 + 1 / lam). Gauss-Newton
+    trains the loss itself.
 
     Raises:
         DataError: delta is not positive.
@@ -456,10 +521,22 @@ class Huber(_Robust):
         tensor([0.1250, 2.5000])
     """
 
+    equivariant = True
+    robust = True
+
     def __init__(self, delta: float = 1.0) -> None:
         """Keep delta."""
         super().__init__()
         self.delta = require_positive("delta", delta)
+
+    def scaled(self, unit: float) -> Huber:
+        """Return the loss with delta in these units."""
+        return Huber(self.delta / unit)
+
+    def predicted(self, center: Tensor, width: Tensor, noise: Noise, degrees: float) -> Prediction:
+        """Return answers whose noise is normal up to delta, and has tails."""
+        deviation = noise.variance.sqrt().expand_as(center)
+        return RobustPrediction(center, deviation, width, law=noise)
 
     def expression(self, y: Expression, z: Expression) -> Expression:
         """Return half of CVXPY's Huber function of y - z, summed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -25,9 +25,9 @@ from liftednet.layers.expression import (
     value_of,
 )
 from liftednet.layers.time import Timeline
-from liftednet.losses import OutputLoss
+from liftednet.losses import Loss, OutputLoss
 from liftednet.maps import Composed, Identity, LinearMap, Moved, Rows, Times, chain
-from liftednet.network import Label, Network, State
+from liftednet.network import Label, Network, State, Term
 from liftednet.penalties import Penalty
 from liftednet.problems import Fit, Link, OutputFit, StateFit, StatesOverTime, TimeLink, WeightFit
 from liftednet.problems.block_fit import BlockFit
@@ -51,12 +51,18 @@ class Structure:
         divergences: of the states.
         lam: their weights.
         penalties: of the weights.
+        losses: of targets that are standardized.
     """
 
     network: Network
     divergences: Mapping[State, Divergence]
     lam: Mapping[State, float]
     penalties: Mapping[Parameter, Penalty]
+    losses: Mapping[Label, Loss] = field(default_factory=dict)
+
+    def loss(self, term: Term) -> Loss:
+        """Return a loss of what the network is trained with."""
+        return self.losses.get(term.label, term.loss)
 
     def held(self, state: State) -> Divergence:
         """Return the divergence of states within their bounds."""
@@ -222,12 +228,12 @@ class Blocks:
     def _output_values(self, values: Values) -> Iterator[Tensor]:
         for term in self.network.terms:
             if term.state is not None and term.label in values:
-                assert isinstance(term.loss, OutputLoss)  # it has output states
-                y, z = values[term.label], values[term.state]
+                loss, y, z = self.structure.loss(term), values[term.label], values[term.state]
+                assert isinstance(loss, OutputLoss)  # it has output states
                 if SAMPLE_WEIGHTS in values:
-                    yield (values[SAMPLE_WEIGHTS] * term.loss.output_values(y, z)).sum()
+                    yield (values[SAMPLE_WEIGHTS] * loss.output_values(y, z)).sum()
                 else:
-                    yield term.loss.output_value(y, z)
+                    yield loss.output_value(y, z)
 
     def _some(self) -> Iterator[Values]:
         """Yield the values of some samples after others, of all at once where there are steps."""
@@ -327,9 +333,10 @@ class Blocks:
         """Return the subproblem of states, all else fixed."""
         for term in self.network.terms:
             if term.state is state and term.label in self.values:
-                assert isinstance(term.loss, OutputLoss)  # it has output states
+                loss = self.structure.loss(term)
+                assert isinstance(loss, OutputLoss)  # it has output states
                 return OutputFit(
-                    term.loss, self.values[term.label], self.structure.held(state),
+                    loss, self.values[term.label], self.structure.held(state),
                     self.pre_activation(state), self.structure.lam[state],
                 )  # fmt: skip
         above = [

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from liftednet import processes
 from liftednet.errors import DataError, DeclarationError
-from liftednet.losses import Poisson, SquaredError
+from liftednet.losses import Likelihood
 
 from .block import Structure
 from .methods import COUNTED, FullBatch, GaussNewton, Method, Minibatch, method_named
@@ -197,8 +197,8 @@ def _obstacle(structure: Structure, data: DataShape | None) -> str | None:
     """Say what keeps Gauss-Newton from being the default, None where nothing does."""
     network = structure.network
     for term in network.terms:
-        if not isinstance(term.loss, SquaredError | Poisson):
-            return f"{type(term.loss).__name__} is no squared error"
+        if not isinstance(term.loss, Likelihood):
+            return f"{type(term.loss).__name__} is no likelihood of numbers"
     if data is None or data.loader:
         return "there are no arrays whose samples could be counted"
     if data.unseen:

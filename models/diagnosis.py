@@ -141,8 +141,9 @@ def _losses(structure: Structure, data: Data, passed: Values) -> Iterator[_Loss]
             constant = float(shares @ potential(y) - potential(mean).sum())
             yield _Loss(term, found, constant, (0, 0.0), len(y))
         else:
-            assert isinstance(term.loss, OutputLoss)  # it has output states
-            values = term.loss.output_values
+            loss = structure.loss(term)
+            assert isinstance(loss, OutputLoss)  # it has output states
+            values = loss.output_values
             own = values(y, processes.joined(passed[term.state]))
             infinite = own == math.inf
             lost = int(infinite.sum()), float(shares[infinite].sum())

@@ -9,17 +9,19 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from liftednet import errors
+from liftednet.activations import Identity
 from liftednet.errors import DataError, DeclarationError, FitWarning, SolverError
 from liftednet.layers.expression import TIME
-from liftednet.losses import Poisson, SquaredError
+from liftednet.losses import Likelihood
 from liftednet.network import Term, parameters_of
-from liftednet.power import Power, normal_points
-from liftednet.validation import is_integer, is_number
+from liftednet.noise import Noise
+from liftednet.power import Power
+from liftednet.predictions import PowerPrediction, Prediction
+from liftednet.validation import is_integer
 
 from .block import Blocks
 from .choice import matrix_work
@@ -34,132 +36,16 @@ if TYPE_CHECKING:
     from liftednet.solvers.gauss_newton.laplace import Laplace
     from liftednet.solvers.gauss_newton.objective import Forward, Target
 
-__all__ = ["Posterior", "Prediction", "posterior"]
+__all__ = ["Posterior", "posterior"]
 
 _MOST_BYTES = 2**24  # of error bars in a file
 _MOST_WORK = 4e11  # multiplications in a matrix of all weights, about ten seconds
-_MOST_DEGREES = 1e9  # from which Student's distribution is the normal one
 _KNOWN = 1e300  # degrees of freedom of a noise that is known, in a file
 _SURE = 2.0  # standard errors by which means are better than medians
-_POINTS = 20  # of Gauss-Hermite quadrature
-_MOST = 36.0  # logarithm of a rate: counts beyond are no whole numbers of float64
 _SPREAD = 1.5  # times their rate, from which the variance of counts is not Poisson's
 _CLEARLY = 3.0  # standard errors of this
 _FAR = 1e6  # most that variances differ by
 _METHOD = "method=GaussNewton(evidence=True) of liftednet.models"
-
-
-@dataclass(frozen=True, eq=False)
-class Counts:
-    """The distribution of counts whose rates have these values with these shares.
-
-    rates are (points, samples, outputs), shares (points, 1, 1), of sum 1.
-    """
-
-    rates: Tensor
-    shares: Tensor
-
-    @classmethod
-    def around(cls, center: Tensor, width: Tensor) -> Counts:
-        """Return the counts whose rates have logarithms from N(center, width^2)."""
-        logarithms, shares = normal_points(center, width, _POINTS)
-        return cls(logarithms.clamp(max=_MOST).exp(), shares)
-
-    def moments(self) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of the rates, (samples, outputs) each."""
-        mean = (self.shares * self.rates).sum(0)
-        return mean, (self.shares * (self.rates - mean).square()).sum(0)
-
-    def log_density(self, y: Tensor) -> Tensor:
-        """Return log P(y), (samples, outputs)."""
-        each = torch.xlogy(y, self.rates) - self.rates - torch.lgamma(y + 1)
-        return torch.logsumexp(each + self.shares.log(), 0)
-
-    def quantile(self, level: float) -> Tensor:
-        """Return the least count that is not passed with a probability, (samples, outputs)."""
-        from scipy.special import pdtr
-        from scipy.stats import poisson
-
-        rates, shares = self.rates.cpu().numpy(), self.shares.cpu().numpy()
-        low, high = (poisson.ppf(level, end) for end in (rates.min(0), rates.max(0)))
-        while (low < high).any():  # each is between those of the least and of the largest rate
-            middle = low + (high - low) // 2
-            enough = (shares * pdtr(middle, rates)).sum(0) >= level
-            low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
-        return torch.from_numpy(low).to(self.rates)
-
-
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """Means and standard deviations of what new rows answer, in units of y.
-
-    Attributes:
-        mean: what the network answers, (samples, outputs).
-        noise: standard deviation of answers around the network, which no network can know.
-        ignorance: that of the network's answer, by what the data leave open about its weights.
-        degrees: of freedom by which the noise is known.
-        powers: of skewed targets their `Power`, and centers and widths of answers on its scale,
-            where they are alike to both sides; None of others.
-        counts: the distribution of counts; None of others.
-
-    Example:
-        >>> import torch
-        >>> from liftednet.models.results import Prediction
-        >>> found = Prediction(torch.zeros(1, 1), torch.tensor([[3.0]]), torch.tensor([[4.0]]))
-        >>> float(found.std), [round(float(end), 2) for end in found.interval(0.9)]
-        (5.0, [-8.22, 8.22])
-    """
-
-    mean: Tensor
-    noise: Tensor
-    ignorance: Tensor
-    degrees: float = float("inf")
-    powers: tuple[Power, Tensor, Tensor] | None = None
-    counts: Counts | None = None
-
-    @property
-    def std(self) -> Tensor:
-        """The standard deviation of an answer, sqrt(noise^2 + ignorance^2)."""
-        return torch.hypot(self.noise, self.ignorance)
-
-    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """Return the ends between which an answer lies with a probability.
-
-        By Student's distribution, as the noise is estimated by so many degrees of freedom. Ends of
-        counts are counts, which lie between them with at least this probability.
-
-        Raises:
-            DataError: the level is not strictly between 0 and 1.
-        """
-        if not is_number(level) or not 0 < level < 1:
-            raise DataError(f"level is a probability strictly between 0 and 1, got {level!r}.")
-        from scipy.special import stdtrit
-
-        if self.counts is not None:
-            return self.counts.quantile(0.5 - level / 2), self.counts.quantile(0.5 + level / 2)
-        reach = float(stdtrit(min(self.degrees, _MOST_DEGREES), 0.5 + level / 2))
-        if self.powers is None:
-            return self.mean - reach * self.std, self.mean + reach * self.std
-        power, center, width = self.powers
-        return power.quantile(center - reach * width), power.quantile(center + reach * width)
-
-    def log_density(self, y: Tensor) -> Tensor:
-        """Return log p(y) of answers, (samples, outputs), in units of y; of counts log P(y)."""
-        if self.counts is not None:
-            return self.counts.log_density(y)
-        if self.powers is None:
-            return _student((y - self.mean) / self.std, self.degrees) - self.std.log()
-        power, center, width = self.powers
-        away = (power.of(y) - center) / width
-        return _student(away, self.degrees) - width.log() + power.log_slopes(y)
-
-
-def _student(away: Tensor, degrees: float) -> Tensor:
-    """Return the logarithm of Student's density."""
-    from scipy.stats import t
-
-    found = t.logpdf(away.cpu().numpy(), min(degrees, _MOST_DEGREES))
-    return torch.from_numpy(found).to(away)
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,23 +118,12 @@ class Posterior:
         for outputs, covariances in self.laplace.outputs(self._forward(data)):
             found.append((outputs, covariances.diagonal(dim1=-2, dim2=-1).sqrt()))
         means, ignorance = (self._by_sample(torch.cat(x), data) for x in zip(*found, strict=True))
-        if isinstance(self._term.loss, Poisson):
-            counts = Counts.around(means, ignorance)
-            rate, apart = counts.moments()
-            return Prediction(self._answered(means), rate.sqrt(), apart.sqrt(), counts=counts)
-        moments, degrees = self._moments, self.laplace.degrees
-        scale = torch.ones_like(means) if moments is None else moments.scale.expand_as(means)
-        noise = self.laplace.noise.sqrt() * self._spread(X) * scale
-        ignorance = ignorance * scale
+        loss, moments = self._likelihood, self._moments
+        center, width = self._raised(means), ignorance * self._scale
+        found = loss.predicted(center, width, self._noise(X), self.laplace.degrees)
         if moments is None or moments.power is None:
-            return Prediction(self._answered(means), noise, ignorance, degrees)
-        power = moments.power
-        center = power.within(torch.addcmul(moments.center, means, scale))
-        width = torch.hypot(noise, ignorance)
-        _, alone = power.moments(center, noise)
-        _, both = power.moments(center, width)
-        unknown = (both.square() - alone.square()).clamp(min=0).sqrt()
-        return Prediction(power.mean(center), alone, unknown, degrees, (power, center, width))
+            return found
+        return PowerPrediction.of(moments.power, found)
 
     def predict_proba(self, X: Arrays, *, lengths: Lengths = None) -> Tensor:
         """Return class probabilities, averaged over the weights that the data leave open.
@@ -299,18 +174,13 @@ class Posterior:
         source = torch.Generator().manual_seed(0) if generator is None else generator
         data = self.model._unlabeled(X, lengths)
         drawn = self.laplace.draws(self._forward(data), n, source)
-        if not isinstance(self._term.loss, SquaredError):
-            drawn = self._term.activation.forward(drawn)
-            if isinstance(self._term.loss, Poisson) and noise:
-                drawn = torch.poisson(drawn.cpu().clamp(max=math.exp(_MOST)), source).to(drawn)
-            return torch.stack([self._by_sample(one, data) for one in drawn])
-        if noise:
-            normal = torch.randn(drawn.shape, generator=source, dtype=drawn.dtype)
-            spread = self.laplace.noise.sqrt() * self._spread(X).unsqueeze(-1)
-            drawn = drawn + spread * normal.to(drawn.device)
-        # A draw with its noise is an answer itself, and not the middle of some.
-        answer = self._undone if noise else self._answered
-        return torch.stack([answer(self._by_sample(one, data)) for one in drawn])
+        if self._term.loss.probabilistic or not noise:
+            return torch.stack([self._by_sample(self._answered(one), data) for one in drawn])
+        drawn = self._likelihood.drawn(self._raised(drawn), self._noise(X, drawn.ndim - 2), source)
+        moments = self._moments
+        if moments is not None and moments.power is not None:
+            drawn = moments.power.quantile(drawn)
+        return torch.stack([self._by_sample(one, data) for one in drawn])
 
     def leave_one_out(self) -> Tensor:
         """Return y less what the network would answer without that row, (samples, outputs).
@@ -335,13 +205,20 @@ class Posterior:
         off = target.values - alone.reshape_as(answers)
         return (off * (target.values - answers)).abs()[:, 0]
 
-    def _spread(self, X: Arrays) -> Tensor:
-        """Return the noise of rows over that of all, (samples, 1), or one that is the same."""
-        if self.model._known.varying is None:
-            return self.laplace.noise.new_ones(1, 1)
-        network, level = self.model._known.varying
-        found: Tensor = (level / network.forward(X).double()).clamp(1 / _FAR, _FAR).sqrt()
-        return found
+    def _noise(self, X: Arrays, axes: int = 1) -> Noise:
+        """Return the noise of rows in units of y, or of its powers, samples on so many axes."""
+        size = self.laplace.noise
+        if self.model._known.varying is not None:
+            network, level = self.model._known.varying
+            found = (level / network.forward(X).double()).clamp(1 / _FAR, _FAR)
+            size = size * (found if axes == 1 else found.unsqueeze(-1))
+        return Noise(size, *self.laplace.tails).scaled(self._scale)
+
+    @property
+    def _scale(self) -> Tensor:
+        """One on the scale of training in units of y, or of its powers, (outputs,)."""
+        known = self._moments
+        return torch.ones_like(self.laplace.noise) if known is None else known.scale
 
     def _left_out(self, copies: bool = False) -> Tensor:
         data = self.model._on_data()
@@ -362,6 +239,15 @@ class Posterior:
         """Between the scale of training and y."""
         moments = self.model._known.standardization.moments.get(self._term.label)
         return None if moments is None else moments.to(self.laplace.noise)
+
+    @property
+    def _likelihood(self) -> Likelihood:
+        assert isinstance(self._term.loss, Likelihood)  # or there are no error bars
+        return self._term.loss
+
+    def _raised(self, outputs: Tensor) -> Tensor:
+        """Return outputs in units of y, or of its powers."""
+        return outputs if self._moments is None else self._moments.raised(outputs)
 
     def _undone(self, values: Tensor) -> Tensor:
         """Return y of numbers on the scale of training."""
@@ -480,12 +366,11 @@ def laplace_of(model: Lifted, shared: bool = False) -> Laplace:
     term, (target,) = model.network.terms[0], forward.targets
     moments = fitted.standardization.moments.get(term.label)
     counted = target.weight * target.counted[..., None]
-    if isinstance(term.loss, Poisson):
-        if shared:
+    if isinstance(term.loss, Likelihood):
+        if shared and not term.loss.sized:
             _warn_of_spread(target, forward.passed(found.point)[0], counted)
-        y = target.values  # D is half the deviance, which knows nothing of y!
-        known = y - torch.xlogy(y, y) + torch.lgamma(y + 1)
-        return replace(found, logarithm=found.logarithm - float((counted * known).sum()))
+        known = float((counted * term.loss.log_constant(target.values)).sum())
+        found = replace(found, logarithm=found.logarithm - known)
     if moments is None:
         return found
     slopes = -moments.scale.double().log().expand_as(target.values)
@@ -562,7 +447,8 @@ def packed_posterior(model: Lifted) -> dict[str, Tensor]:
         found = posterior(model).laplace
     except SolverError:  # without noise there are none
         return {}
-    numbers = [found.scale, min(found.degrees, _KNOWN), found.logarithm, found.share]
+    degrees, (delta, *tails) = min(found.degrees, _KNOWN), found.tails
+    numbers = [found.scale, degrees, found.logarithm, found.share, min(delta, _KNOWN), *tails]
     tensors = {
         **found.covariance.packed(), **fitted.standardization.packed(model.network),
         "point": found.point, "noise": found.noise,
@@ -574,6 +460,7 @@ def packed_posterior(model: Lifted) -> dict[str, Tensor]:
 def restore_posterior(model: Lifted, tensors: Mapping[str, Tensor]) -> None:
     """Give a model the error bars that `packed_posterior` has packed, where there are some."""
     from liftednet.solvers.gauss_newton.covariance import unpacked_covariance
+    from liftednet.solvers.gauss_newton.evidence import NO_TAILS
     from liftednet.solvers.gauss_newton.laplace import Laplace
 
     own = {
@@ -590,14 +477,15 @@ def restore_posterior(model: Lifted, tensors: Mapping[str, Tensor]) -> None:
         layer.like(part.view_as(like).to(like))
         for layer, part, like in zip(fitted.weights, parts, stacked, strict=True)
     )
-    scale, degrees, logarithm, share = own["numbers"].tolist()
-    degrees = math.inf if degrees == _KNOWN else degrees
+    known = [math.inf if x == _KNOWN else x for x in own["numbers"].tolist()]
+    scale, degrees, logarithm, share = known[:4]
+    tails = tuple(known[4:]) or NO_TAILS
     model._fit = replace(
         fitted,
         weights=weights,
         standardization=unpacked_standardization(own, model.network),
         laplace=Laplace(
-            point, unpacked_covariance(own), scale, own["noise"], degrees, logarithm, share
+            point, unpacked_covariance(own), scale, own["noise"], degrees, logarithm, share, tails
         ),
     )
 
@@ -612,11 +500,13 @@ def refuse_loss(model: Lifted) -> None:
     if len(model.network.terms) > 1:
         raise DataError("error bars are of networks with one loss; this one has several.")
     (term,) = model.network.terms
-    if term.state is not None:
+    if not (term.loss.probabilistic or isinstance(term.loss, Likelihood)) or (
+        term.state is not None and not isinstance(term.activation, Identity)
+    ):
         raise DeclarationError(
-            f"{term.loss!r} is no likelihood of a noise whose size the data tell: error bars are "
-            "of SquaredError(), which is loss=None in LiftedRegressor, and of CrossEntropy() and "
-            "BinaryCrossEntropy()."
+            f"{term.loss!r} is no likelihood here, whose noise the data tell: error bars are of "
+            "SquaredError(), which is loss=None in LiftedRegressor, Huber(), Poisson(), "
+            "CrossEntropy() and BinaryCrossEntropy()."
         )
 
 

@@ -259,7 +259,6 @@ class Lifted(Prepared):
         standardization = self._standardization(
             completion.spread(some), self.warm_start, choice.lipschitz
         )
-        declared = structure
         structure = self._bounded(structure, standardization, choice.lipschitz)
         problem = Problem(
             None, self.solver, self.state_solver, standardization=standardization,
@@ -290,7 +289,7 @@ class Lifted(Prepared):
                 seen = whole.take(processes.share_of(len(whole)).own(numbers)).aligned()
             problem.point = self._first_blocks(structure, seen, standardization, choice)
         if held is not None:
-            problem.validate = partial(self._mean_loss, declared, whole, held)
+            problem.validate = partial(self._mean_loss, structure, whole, held)
         identity = partial(described_training, self, structure, method, raw)
         problem.data, problem.seen = data, seen
         if constraints and isinstance(method, Global):

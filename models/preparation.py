@@ -156,7 +156,8 @@ class Prepared(Predictor):
     def _bounded(
         self, structure: Structure, standardization: Standardization, lipschitz: float | None
     ) -> Structure:
-        """Return the training problem, with bounds that make the network Lipschitz on raw data."""
+        """Return the training problem on standardized data, of losses and of weights in bounds."""
+        structure = replace(structure, losses=standardization.losses(self.network))
         if lipschitz is None:
             return structure
         penalties = bounded(structure.penalties, self.network, standardization, lipschitz)
@@ -193,7 +194,7 @@ class Prepared(Predictor):
             return self._best_of_starts(structure, data, standardization, together)
         weights = self._weights_to_begin_with(structure, data, standardization, self.warm_start)
         if choice.before is not None and before is None:
-            weights = self._after_batches(choice.before, data, weights)
+            weights = self._after_batches(choice.before, structure, data, weights)
         blocks = self._blocks_at(structure, data, weights)
         known = None if before is None or together else before.memory(data)
         if known is not None:
@@ -201,11 +202,12 @@ class Prepared(Predictor):
         return blocks
 
     def _after_batches(
-        self, method: Minibatch, data: Data, weights: Sequence[Weights]
+        self, method: Minibatch, structure: Structure, data: Data, weights: Sequence[Weights]
     ) -> list[Weights]:
         """Return what minibatches make of weights, with the penalties of the settings."""
         generator = self._generator()
-        point = BatchSteps(self._structure(), weights, method, generator)
+        own = replace(self._structure(), losses=structure.losses)
+        point = BatchSteps(own, weights, method, generator)
         batches = ArrayBatches(data, method.batch_size, generator)
         with torch.no_grad():
             deque(method.take_steps(Problem(point, batches=batches)), maxlen=0)

@@ -1,8 +1,10 @@
 """What calls return: certificates, optima, posteriors, traces, for annotations and reference."""
 
+from liftednet.predictions import Prediction
+
 from .certificate import Certificate
 from .constraint_report import ConstraintReport
-from .error_bars import Posterior, Prediction
+from .error_bars import Posterior
 from .optimality import GlobalGap, MissingUnit
 from .paths import PathStep
 from .programs import CvxpyNetwork, Inversion, Optimum, Radius

@@ -9,6 +9,7 @@ stay layers of their own before and behind the network.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -24,6 +25,7 @@ from liftednet.layers.expression import SAMPLE_WEIGHTS, TIME, Applied, Expressio
 from liftednet.layers.join import Concatenation
 from liftednet.layers.projection import Ends
 from liftednet.layers.time import Reverse
+from liftednet.losses import Loss
 from liftednet.network import Label, Network, State, Term, ends_of
 from liftednet.penalties import Penalty
 from liftednet.power import Power
@@ -37,6 +39,7 @@ from .forward_pass import Values
 # those that differ by less than _ALIKE from the median's keep their proportions. Ranges further
 # apart than a pixel's can be, whose values are those of a byte, are of several units.
 _ALIKE, _ONE_UNIT = 3.0, 256.0
+_MOST_QUARTILES = 3.0  # distances of the quartiles, beyond which targets are outliers
 _DIGITS = 1e-3  # that the sum b - (center / scale) W may cost a folded network
 
 
@@ -62,22 +65,24 @@ class Moments:
         raised = values if self.power is None else self.power.of(values)
         return (raised - self.center) / self.scale
 
+    def raised(self, values: Tensor) -> Tensor:
+        """Return values scale + center, (..., units)."""
+        return torch.addcmul(self.center, values, self.scale)
+
     def undone(self, values: Tensor) -> Tensor:
-        """Return values scale + center, (..., units); of powers the values that have these."""
-        raised = torch.addcmul(self.center, values, self.scale)
+        """Return the same; of powers the values that have these."""
+        raised = self.raised(values)
         return raised if self.power is None else self.power.quantile(raised)
 
     def answer(self, outputs: Tensor) -> Tensor:
         """Return the same of a network's outputs: of powers the mean of values around these."""
-        if self.power is None:
-            return self.undone(outputs)
-        return self.power.mean(torch.addcmul(self.center, outputs, self.scale))
+        return self.undone(outputs) if self.power is None else self.power.mean(self.raised(outputs))
 
     @property
     def in_proportion(self) -> Moments:
         """The moments with one scale for all units."""
         one = self.scale.square().mean().sqrt()
-        return replace(self, scale=one.expand_as(self.scale).clone())
+        return replace(self, scale=torch.full_like(self.scale, float(one)))
 
     def to(self, like: Tensor) -> Moments:
         """Return the moments in the type and on the device of a tensor."""
@@ -143,6 +148,12 @@ class Standardization:
     def later(self, data: Data) -> Data:
         """Return the same without a copy: samples are standardized as they are taken."""
         return _Later(data, self) if self.moments else data
+
+    def losses(self, network: Network) -> dict[Label, Loss]:
+        """Return the losses of standardized targets."""
+        known = [term for term in network.terms if term.label in self.moments]
+        units = [float(self.moments[term.label].scale[0]) for term in known]
+        return {x.label: x.loss.scaled(unit) for x, unit in zip(known, units, strict=True)}
 
     def answer(self, term: Term, output: Tensor) -> Tensor:
         """Return an output of the network in units of the targets."""
@@ -346,9 +357,10 @@ def spreads_of(network: Network, data: Data) -> Spreads:
     for term in network.terms:
         if term.loss.equivariant and isinstance(term.activation, Identity):
             y = data.values[term.label]
-            found[term.label] = spread(
-                *rows_that_count(data.values, data.last_only, term.label, term.argument, y)
+            rows, weights = rows_that_count(
+                data.values, data.last_only, term.label, term.argument, y
             )
+            found[term.label] = spread(_near(rows) if term.loss.robust else rows, weights)
     return found
 
 
@@ -365,10 +377,18 @@ def standardization_by(network: Network, spreads: Spreads, like: Tensor) -> Stan
                 still[name] = columns
         else:
             moments[name] = _of_targets(found, like)
-    for term in network.terms:  # a nearest point is one in any unit, but not in several
-        if ends_of(term.argument) is not None and term.label in moments:
+    for term in network.terms:  # a nearest point is one in any unit, but not in several, as delta
+        own = ends_of(term.argument) is not None or term.loss.robust
+        if own and term.label in moments:
             moments[term.label] = moments[term.label].in_proportion
     return Standardization(moments, still)
+
+
+def _near(y: Tensor) -> Tensor:
+    """Return targets without what is far from the middle half of them."""
+    low, high = (y.quantile(q, 0) for q in (0.25, 0.75))
+    reach = torch.where(high > low, _MOST_QUARTILES * (high - low), math.inf)
+    return torch.maximum(torch.minimum(y, high + reach), low - reach)
 
 
 def _rows(data: Data, variable: Input, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:

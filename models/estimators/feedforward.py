@@ -19,7 +19,14 @@ from sklearn.utils.validation import _check_monotonic_cst, column_or_1d, validat
 from liftednet.activation import Activation
 from liftednet.constraints import Constraint
 from liftednet.errors import DataError
-from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss, Poisson, SquaredError
+from liftednet.losses import (
+    BinaryCrossEntropy,
+    CrossEntropy,
+    Likelihood,
+    Loss,
+    Poisson,
+    SquaredError,
+)
 from liftednet.names import loss_of
 from liftednet.validation import is_integer, is_number
 
@@ -79,7 +86,7 @@ class _Feedforward(Estimator):
             return None
         loss = self._loss()
         size = Size(self._inputs, outputs, isinstance(loss, SquaredError))
-        served = isinstance(loss, SquaredError | CrossEntropy | Poisson)
+        served = isinstance(loss, CrossEntropy | Likelihood)
         if not served or not size.serves(len(data[0])):
             return None
         settings, told = self._settings(), {}

@@ -318,14 +318,15 @@ class BatchGradients:
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of every row, or of all together, and the gradient in u."""
         divergence, lam = self.structure.divergences[state], self.structure.lam[state]
-        assert isinstance(term.loss, OutputLoss)  # it has output states
-        fit = OutputFit(term.loss, y, divergence, u.detach(), lam)
+        loss = self.structure.loss(term)
+        assert isinstance(loss, OutputLoss)  # it has output states
+        fit = OutputFit(loss, y, divergence, u.detach(), lam)
         with processes.alone():  # the loss tells of values that are not finite
             states = self._solved(fit) if len(y) else u.detach()
         if together:  # which a declared loss evaluates at once
-            rows = term.loss.output_value(y, states) + lam * divergence.value(states, u)
+            rows = loss.output_value(y, states) + lam * divergence.value(states, u)
         else:
-            rows = term.loss.output_values(y, states) + lam * divergence.values(states, u)
+            rows = loss.output_values(y, states) + lam * divergence.values(states, u)
         return rows, lam * (divergence.link_gradient(u) - states)
 
     def _solved(self, fit: OutputFit) -> Tensor:

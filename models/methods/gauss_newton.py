@@ -26,7 +26,7 @@ from liftednet.layers.expression import (
 )
 from liftednet.layers.join import Concatenation
 from liftednet.layers.time import Delay, Timeline
-from liftednet.losses import Poisson
+from liftednet.losses import Likelihood
 from liftednet.network import weighed_in
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.validation import require_count, require_flag, require_positive
@@ -135,10 +135,10 @@ class GaussNewton:
                 "probabilities, whose noise is in them; this network has both."
             )
         for term in structure.network.terms:
-            smooth = isinstance(term.loss, Poisson) or (
-                term.state is None and term.divergence.smoothness is not None
-            )
-            if not smooth:
+            smooth = isinstance(term.loss, Likelihood)  # of an output state that is u itself
+            if term.state is None:
+                smooth = smooth or term.divergence.smoothness is not None
+            if not smooth or (term.state and not isinstance(term.activation, Identity)):
                 raise DeclarationError(
                     "method 'gauss-newton' needs a smooth loss on the last pre-activation; "
                     f"{term.loss!r} is none here."
@@ -325,7 +325,10 @@ def _targets(blocks: Blocks) -> list[Target]:
             y, mask = y.transpose(0, 1), (ones if mask is None else mask).T
         weights = blocks.values.get(SAMPLE_WEIGHTS)
         factor = term.weight if weights is None else term.weight * weights.double().view(-1, 1, 1)
-        found.append(Target(term.divergence, y, mask, factor))
+        loss = blocks.structure.loss(term)
+        limit = loss.delta if isinstance(loss, Likelihood) else math.inf
+        divergence = Tight(Identity()) if term.state is not None else term.divergence
+        found.append(Target(divergence, y, mask, factor, delta=limit))
     return found
 
 

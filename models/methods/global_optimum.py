@@ -262,9 +262,10 @@ class HiddenLayer:
         weights = term.weight * weights.view(-1, 1).clamp(min=torch.finfo(y.dtype).tiny)
         if term.state is None:
             return Scores(term.divergence, y, weights)
-        assert isinstance(term.loss, Huber)  # the one that is read
+        loss = self.structure.loss(term)
+        assert isinstance(loss, Huber)  # the one that is read
         lam = self.structure.lam[term.state]  # outputs see the envelope of the loss
-        divergence, delta = self.structure.divergences[term.state], term.loss.delta
+        divergence, delta = self.structure.divergences[term.state], loss.delta
         return HuberScores(divergence, y, weights, lam / (1 + lam), delta * (1 + 1 / lam))
 
     def weights(self, units: Units, values: Values) -> dict[Parameter, Weights]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
+from liftednet.noise import Noise
 
 from .equations import DirectModel, output_jacobians, parts_of
 from .kinks import quasi_newton
@@ -27,6 +28,7 @@ _FITTED = 0.5  # share of the answers that a first look may find fitted
 _LEAST_SHARE = 1e-6  # of the largest noise of an output, that of others at least
 _CLEAN = 1e-3  # of the first objective, below which there is little noise to follow
 _LEAST = 1e-6  # of a rounding of the mean curvature: no rho is less
+NO_TAILS = (math.inf, 0.0, 1.0)
 _RESTART = 10.0  # factor on rho for the restart after weights have followed the noise
 
 
@@ -45,6 +47,9 @@ class Evidence:
     Learning, 1997. Biases count as weights here, so that a unit that answers nothing tells nothing.
     Weights that rest on an end are known, and stand neither in n_l nor in H.
 
+    Of Huber's loss s is sum psi^2 / (n - gamma), psi being residuals clipped at delta and n those
+    within it (his own asymptotic variance, 1964, which outliers hardly move), B is 1 for these n,
+    and the first two terms are the likelihood of `Noise`, whose tails are as far as residuals are.
     Other losses D(y, u) are probabilities by themselves, exp(-D): s is 1, the second term is none,
     and H = J'BJ + 2 rho with B the Hessian of D in u.
 
@@ -54,6 +59,7 @@ class Evidence:
         fitted: sum of gamma_l over N, what the weights have of each answer.
         noise: s.
         degrees: N less the sum of gamma_l; infinite where s is known.
+        tails: delta, share and length of those of the noise, see `Noise`.
     """
 
     logarithm: float
@@ -61,6 +67,7 @@ class Evidence:
     fitted: float
     noise: float
     degrees: float
+    tails: tuple[float, float, float] = NO_TAILS
 
 
 def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence | None:
@@ -80,14 +87,23 @@ def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence
     known = [float(part.sum()) for part in determined.split(parts)]
     answers = processes.total_of(sum(map(count_answers, forward.targets)))
     logarithm = (float(model.released(prior.log()).sum()) - determinant) / 2
-    noise, degrees = 1.0, math.inf
+    noise, degrees, tails = 1.0, math.inf, NO_TAILS
     if forward.squared:
-        degrees = max(answers - sum(known), 1.0)
-        pairs = zip(forward.targets, model.operator.linear.outputs, strict=True)
-        noise = 2 * processes.total_of(sum(float(x.value(u)) for x, u in pairs)) / degrees
+        delta, outputs = forward.targets[0].delta, model.operator.linear.outputs
+        found = [x.residuals(u) for x, u in zip(forward.targets, outputs, strict=True)]
+        near, squares, excess = processes.total(torch.stack(found).sum(0))[0].tolist()
+        degrees, far = max(near - sum(known), 1.0), answers - near
+        beyond = delta**2 * far if far else 0.0
+        noise = (squares + beyond) / degrees
         if not noise > 0:
             return None
-        logarithm -= answers / 2 * (math.log(4 * math.pi * objective / answers) + 1)
+        if math.isinf(delta):
+            logarithm -= answers / 2 * (math.log(4 * math.pi * objective / answers) + 1)
+        else:
+            law = Noise.of_residuals(model.point.new_tensor(noise), delta, near, far, excess)
+            tails = delta, law.share, law.length
+            pulled = objective - (squares + beyond) / 2 - delta * excess
+            logarithm += law.log_likelihood(near, squares, far, excess) - pulled / noise
     else:
         logarithm -= objective
     sizes = [
@@ -99,7 +115,7 @@ def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence
         max(count * noise / (2 * max(size, rounding * model.mean_curvature)), least)
         for count, size in zip(known, sizes, strict=True)
     )
-    return Evidence(logarithm, tuple(rhos), sum(known) / answers, noise, degrees)
+    return Evidence(logarithm, tuple(rhos), sum(known) / answers, noise, degrees, tails)
 
 
 def prior_of(forward: Forward) -> Tensor:
@@ -138,6 +154,8 @@ def precision_of(forward: Forward, model: DirectModel) -> Tensor | None:
     """
     outputs = forward.targets[0].values.shape[-1]
     if len(forward.targets) > 1 or outputs == 1 or not forward.squared:
+        return None
+    if math.isfinite(forward.targets[0].delta):  # which all outputs have in common
         return None
     covariance = model.covariance(prior_of(forward))
     if covariance is None:

@@ -19,7 +19,7 @@ from torch.quasirandom import SobolEngine
 
 from .covariance import Covariance
 from .equations import NormalEquations, hessians, output_jacobians, parts_of
-from .evidence import evidence, precision_of, prior_of, pulled_by
+from .evidence import NO_TAILS, evidence, precision_of, prior_of, pulled_by
 from .objective import Forward, Tensors
 from .steps import direct
 
@@ -44,6 +44,7 @@ class Laplace:
         degrees: of freedom by which the noise is known; infinite of others.
         logarithm: log p(targets); -inf where weights have no rho.
         share: of H^-1 that probabilities are averaged over, see `share_of`; 1 before it was asked.
+        tails: delta, share and length of those of the noise, see `Noise`.
     """
 
     point: Tensor
@@ -53,6 +54,7 @@ class Laplace:
     degrees: float
     logarithm: float
     share: float = 1.0
+    tails: tuple[float, float, float] = NO_TAILS
 
     def outputs(self, forward: Forward) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield outputs and their covariances by the weights, some samples after others.
@@ -185,7 +187,9 @@ def _laplace(forward: Forward, point: Tensor) -> tuple[Laplace, Tensor | None] |
     noise = point.new_full((target.values.shape[-1],), seen.noise if forward.squared else 0.0)
     if target.precision is not None:
         noise = noise / target.precision
-    found = Laplace(point, covariance, seen.noise, noise, seen.degrees, seen.logarithm)
+    found = Laplace(
+        point, covariance, seen.noise, noise, seen.degrees, seen.logarithm, tails=seen.tails
+    )
     return found, precision_of(forward, model)
 
 

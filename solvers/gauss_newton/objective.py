@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -45,6 +46,7 @@ class Target:
         counted: which rows count, (samples, rows) booleans; y may be anything elsewhere.
         weight: a factor of the divergence, or one for each sample, (samples, 1, 1).
         precision: of squares alone, a factor for each output, (outputs,); None for 1.
+        delta: of Huber's loss, which squares are from there on; infinite of others.
     """
 
     divergence: Divergence
@@ -52,6 +54,7 @@ class Target:
     counted: Tensor
     weight: float | Tensor = 1.0
     precision: Tensor | None = None
+    delta: float = math.inf
 
     def __post_init__(self) -> None:
         """Keep the targets in double precision, and something finite where none counts."""
@@ -73,7 +76,9 @@ class Target:
         if self.precision is not None:
             targets, answered = (x * self.precision.sqrt() for x in (targets, answered))
         if isinstance(self.divergence.activation, Identity):  # not y^2 / 2 - y u + u^2 / 2
-            each = (answered - targets).square().sum(-1) / 2
+            away = (answered - targets).abs()
+            held = away.clamp(max=self.delta)  # of squares away itself
+            each = (held * (away - held / 2)).sum(-1)
         else:
             each = self.divergence.values(targets, answered)
         if not isinstance(self.weight, Tensor):
@@ -81,19 +86,33 @@ class Target:
         weights = rows(self.weight.expand(*self.counted.shape, 1))[:, 0]
         return (weights * each).sum()
 
+    def residuals(self, outputs: Tensor) -> Tensor:
+        """Return how many residuals are within delta, their squares, and what others exceed it."""
+        away = (outputs - self.values).abs()
+        if self.precision is not None:
+            away = away * self.precision.sqrt()
+        near, weight = away <= self.delta, self.weight * self.counted[..., None].double()
+        parts = near.double(), near * away.square(), (away - self.delta).clamp(min=0)
+        return torch.stack([(weight * part).sum() for part in parts])
+
     def slopes(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return weight (grad R(u) - y), and weight grad R(u) alone, by which it is judged.
 
         Both are (samples, rows, outputs), 0 in rows that do not count.
         """
         answered = self._kept(self._gradient(outputs))
-        return answered - self._factor * self.values, answered
+        slopes = answered - self._factor * self.values
+        if math.isfinite(self.delta):
+            slopes = self._kept((outputs - self.values).clamp(-self.delta, self.delta))
+        return slopes, answered
 
     def curved(self, outputs: Tensor) -> Product:
         """Return the product of weight Hess R(u) with directions (samples, rows, outputs)."""
         divergence = self.divergence
         if divergence.per_unit:
             curvature = self._kept(divergence.link_curvature(outputs))
+            if math.isfinite(self.delta):
+                curvature = curvature * ((outputs - self.values).abs() <= self.delta)
             return lambda direction: curvature * direction
         if isinstance(divergence, Tight) and type(divergence.activation) is Softmax:
             shares = self._gradient(outputs)

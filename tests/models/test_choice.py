@@ -15,7 +15,7 @@ from liftednet import FitWarning, LiftedClassifier, LiftedRegressor, certify, lo
 from liftednet.activations import ReLU, Tanh
 from liftednet.command import app
 from liftednet.errors import DataError
-from liftednet.losses import Huber, Loss, SquaredError
+from liftednet.losses import Loss, Quantile, SquaredError
 from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.choice import Choice, DataShape, choose, shape_of
 from liftednet.models.results import Ending, Trace
@@ -135,7 +135,7 @@ def test_a_bound_that_binds_is_held_at_every_step() -> None:
         ({"rho": 2.0}, GaussNewton, "with the rho or the penalty that is given"),
         ({"penalty": Nonnegative()}, GaussNewton, "is given"),
         ({"penalty": L1(0.1)}, Minibatch, "not L1"),
-        ({"loss": Huber()}, Minibatch, "Huber is no squared error"),
+        ({"loss": Quantile()}, Minibatch, "Quantile is no likelihood of numbers"),
         ({"unseen": True}, Minibatch, "missing"),
         ({"divergence": "joint"}, Minibatch, "divergence='tight'"),
         ({"batch_size": 7}, GaussNewton, "batch_size=7 is for minibatches"),

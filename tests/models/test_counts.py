@@ -16,7 +16,7 @@ from liftednet import LiftedRegressor, load, posterior, save
 from liftednet.errors import DataError, FitWarning
 from liftednet.losses import Poisson
 from liftednet.models import GaussNewton, LiftedMLP
-from liftednet.models.error_bars import Counts
+from liftednet.predictions import CountPrediction
 
 BY_EVIDENCE = GaussNewton(steps=200, evidence=True)
 
@@ -61,7 +61,9 @@ def test_a_linear_network_is_scikit_learns_poisson_regression() -> None:
 
 def test_counts_around_a_rate_are_those_of_an_integral() -> None:
     center, width = 0.7, 0.6
-    law = Counts.around(torch.tensor([[center]]).double(), torch.tensor([[width]]).double())
+    law = CountPrediction.around(
+        torch.tensor([[center]]).double(), torch.tensor([[width]]).double()
+    )
     right = [
         quad(lambda u, k=k: poisson.pmf(k, np.exp(u)) * norm.pdf(u, center, width), -4, 5)[0]
         for k in range(60)

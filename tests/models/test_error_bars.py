@@ -364,7 +364,7 @@ def test_what_lies_beyond_the_lengths_moves_no_probability() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"loss": "huber"}, DeclarationError, "loss=None in LiftedRegressor"),
+        ({"loss": "quantile:0.9"}, DeclarationError, "loss=None in LiftedRegressor"),
         ({"loss": "quantile:0.9"}, DeclarationError, r"Quantile\(0.9\) is no likelihood"),
         ({"missing": True}, DeclarationError, "complete X before"),
         ({"missing": True, "method": BY_EVIDENCE}, DeclarationError, "missing"),

@@ -1,0 +1,167 @@
+"""What new rows answer: means, what is noise in them and what is ignorance, and intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from liftednet.errors import DataError
+from liftednet.noise import Noise
+from liftednet.power import Power, normal_points
+from liftednet.validation import is_number
+
+_MOST_DEGREES = 1e9  # from which Student's distribution is the normal one
+_POINTS = 20  # of Gauss-Hermite quadrature
+MOST_LOGARITHM = 36.0  # of a rate: counts beyond are no whole numbers of float64
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Means and standard deviations of what new rows answer, in units of y.
+
+    Their distribution is Student's where nothing else is said, as the noise is estimated by so many
+    degrees of freedom.
+
+    Attributes:
+        mean: what the network answers, (samples, outputs).
+        noise: standard deviation of answers around the network, which no network can know.
+        ignorance: that of the network's answer, by what the data leave open about its weights.
+        degrees: of freedom by which the noise is known.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.models.results import Prediction
+        >>> found = Prediction(torch.zeros(1, 1), torch.tensor([[3.0]]), torch.tensor([[4.0]]))
+        >>> float(found.std), [round(float(end), 2) for end in found.interval(0.9)]
+        (5.0, [-8.22, 8.22])
+    """
+
+    mean: Tensor
+    noise: Tensor
+    ignorance: Tensor
+    degrees: float = float("inf")
+
+    @property
+    def std(self) -> Tensor:
+        """The standard deviation of an answer, sqrt(noise^2 + ignorance^2)."""
+        return torch.hypot(self.noise, self.ignorance)
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Return the ends between which an answer lies with a probability.
+
+        Ends of counts are counts, which lie between them with at least this probability.
+
+        Raises:
+            DataError: the level is not strictly between 0 and 1.
+        """
+        if not is_number(level) or not 0 < level < 1:
+            raise DataError(f"level is a probability strictly between 0 and 1, got {level!r}.")
+        return self.quantile(0.5 - level / 2), self.quantile(0.5 + level / 2)
+
+    def quantile(self, level: float) -> Tensor:
+        """Return what an answer is below with a probability, (samples, outputs)."""
+        from scipy.special import stdtrit
+
+        reach = float(stdtrit(min(self.degrees, _MOST_DEGREES), level))
+        return self.mean + reach * self.std
+
+    def log_density(self, y: Tensor) -> Tensor:
+        """Return log p(y) of answers, (samples, outputs), in units of y; of counts log P(y)."""
+        from scipy.stats import t
+
+        away = ((y - self.mean) / self.std).cpu().numpy()
+        found = t.logpdf(away, min(self.degrees, _MOST_DEGREES))
+        return torch.from_numpy(found).to(self.std) - self.std.log()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PowerPrediction(Prediction):
+    """Answers of which a power has Student's distribution.
+
+    Attributes:
+        power: of the answers.
+        raised: mean, noise and ignorance on its scale, where answers are alike to both sides.
+    """
+
+    power: Power
+    raised: Prediction
+
+    @classmethod
+    def of(cls, power: Power, raised: Prediction) -> PowerPrediction:
+        """Return the same answers in units of y."""
+        center = power.within(raised.mean)
+        raised = Prediction(center, raised.noise, raised.ignorance, raised.degrees)
+        _, alone = power.moments(center, raised.noise)
+        _, both = power.moments(center, raised.std)
+        unknown = (both.square() - alone.square()).clamp(min=0).sqrt()
+        return cls(power.mean(center), alone, unknown, power=power, raised=raised)
+
+    def quantile(self, level: float) -> Tensor:
+        """Return that of the power, undone."""
+        return self.power.quantile(self.raised.quantile(level))
+
+    def log_density(self, y: Tensor) -> Tensor:
+        """Return that of the power, and the logarithm of its slope."""
+        return self.raised.log_density(self.power.of(y)) + self.power.log_slopes(y)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CountPrediction(Prediction):
+    """Poisson's counts of rates that have these values with these shares.
+
+    Attributes:
+        rates: (points, samples, outputs).
+        shares: (points, 1, 1), of sum 1.
+    """
+
+    rates: Tensor
+    shares: Tensor
+
+    @classmethod
+    def around(cls, center: Tensor, width: Tensor) -> CountPrediction:
+        """Return the counts whose rates have logarithms from N(center, width^2)."""
+        logarithms, shares = normal_points(center, width, _POINTS)
+        rates = logarithms.clamp(max=MOST_LOGARITHM).exp()
+        mean = (shares * rates).sum(0)
+        apart = (shares * (rates - mean).square()).sum(0).sqrt()
+        return cls(center.exp(), mean.sqrt(), apart, rates=rates, shares=shares)
+
+    def quantile(self, level: float) -> Tensor:
+        """Return the least count that is not passed with a probability, (samples, outputs)."""
+        from scipy.special import pdtr
+        from scipy.stats import poisson
+
+        rates, shares = self.rates.cpu().numpy(), self.shares.cpu().numpy()
+        low, high = (poisson.ppf(level, end) for end in (rates.min(0), rates.max(0)))
+        while (low < high).any():  # each is between those of the least and of the largest rate
+            middle = low + (high - low) // 2
+            enough = (shares * pdtr(middle, rates)).sum(0) >= level
+            low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
+        return torch.from_numpy(low).to(self.rates)
+
+    def log_density(self, y: Tensor) -> Tensor:
+        """Return log P(y), (samples, outputs)."""
+        each = torch.xlogy(y, self.rates) - self.rates - torch.lgamma(y + 1)
+        return torch.logsumexp(each + self.shares.log(), 0)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RobustPrediction(Prediction):
+    """Answers around outputs from N(mean, ignorance^2), whose noise has tails.
+
+    Attributes:
+        law: of the noise.
+    """
+
+    law: Noise
+
+    def quantile(self, level: float) -> Tensor:
+        """Return it by the integral of the density."""
+        return self.mean + self.law.quantile(level, self.ignorance)
+
+    def log_density(self, y: Tensor) -> Tensor:
+        """Return log p(y), (samples, outputs)."""
+        return self.law.log_density(y - self.mean, self.ignorance)
