@@ -68,8 +68,13 @@ def test_of_a_quadratic_fit_what_is_still_to_gain_is_known_exactly(
         excess = problem.measure(moved).objective - problem.measure(best).objective
         stacked = problem.design.centered.joined(moved)
         gradient, _ = problem.gradient(stacked)
-        assert problem._hidden(stacked, gradient, 0.0) == pytest.approx(excess, rel=1e-6)
-        assert problem._hidden(stacked, gradient, 2 * excess) == 2 * excess
+        violation = gradient.clone()
+        violation[:4] += 2 * 0.3 * moved.matrix
+        hidden = problem._hidden(stacked, gradient, violation, 0.0)
+        assert hidden == pytest.approx(excess, rel=1e-6)
+        assert problem._hidden(stacked, gradient, violation, 2 * excess) == 2 * excess
+        below = problem._hidden(stacked, gradient, violation, 0.5 * excess)  # no way past H
+        assert below == pytest.approx(excess, rel=1e-6)
 
 
 PENALTIES: list[Penalty] = [
