@@ -7,9 +7,12 @@ rounds, which count decisions exactly, and on new rows with a confidence that is
 """
 
 from liftednet.sets import rates, scores
-from liftednet.sets.constraint import Constraint, Declared, violations
+from liftednet.sets.constraint import Constraint as Constraint
+from liftednet.sets.constraint import Declared
+from liftednet.sets.constraint import violations as violations
 from liftednet.sets.rates import *  # noqa: F403
+from liftednet.sets.rates import RateConstraint as RateConstraint
 from liftednet.sets.scores import *  # noqa: F403
 
-__all__ = ["Constraint", "Declared", "violations"]
+__all__ = ["Declared"]
 __all__ += rates.__all__ + scores.__all__

@@ -7,7 +7,8 @@ of training can hold it at every step. A set of matrices is a penalty, too: 0 on
 from liftednet.sets import functions, matrices
 from liftednet.sets.functions import *  # noqa: F403
 from liftednet.sets.matrices import *  # noqa: F403
-from liftednet.sets.penalty import Penalty, Sum
+from liftednet.sets.penalty import Penalty
+from liftednet.sets.penalty import Sum as Sum
 
-__all__ = ["Penalty", "Sum"]
+__all__ = ["Penalty"]
 __all__ += functions.__all__ + matrices.__all__

@@ -390,7 +390,7 @@ def rebuild(
         raise DataError(f"the file describes no {make.__name__}: {error}.") from error
 
 
-CATALOGUE: Catalogue = {
+CATALOGUE: Catalogue = {"Sum": penalties.Sum} | {
     name: getattr(kind, name)
     for kind in (activations, losses, penalties, constraints)
     for name in kind.__all__

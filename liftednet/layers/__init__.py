@@ -6,7 +6,6 @@ from liftednet.layers.expression import (
     Expression,
     Input,
     Parameter,
-    Variable,
     apply,
     concatenate,
 )
@@ -18,7 +17,6 @@ __all__ = [
     "Input",
     "Layer",
     "Parameter",
-    "Variable",
     "apply",
     "average_pooling",
     "check_layer",

@@ -27,7 +27,8 @@ class Variable:
 
     Example:
         >>> from liftednet import Network
-        >>> from liftednet.layers import Variable, dense
+        >>> from liftednet.layers import dense
+        >>> from liftednet.layers.expression import Variable
         >>> x = Network().input(3)
         >>> up = dense(x, 5)  # depends on its weights; data are no variable of training
         >>> sorted(type(variable).__name__ for variable in up.variables)

@@ -2,7 +2,7 @@
 
 from liftednet.problems.block_fit import BlockFit
 from liftednet.problems.constrained_fit import ConstrainedFit
-from liftednet.problems.fit import Fit, Formulation, Link, Measure
+from liftednet.problems.fit import Fit, Formulation, Link
 from liftednet.problems.output_fit import OutputFit
 from liftednet.problems.state_fit import StateFit
 from liftednet.problems.states_over_time import StatesOverTime, TimeLink
@@ -16,7 +16,6 @@ __all__ = [
     "Fit",
     "Formulation",
     "Link",
-    "Measure",
     "OutputFit",
     "StateFit",
     "StatesOverTime",

@@ -21,7 +21,7 @@ from liftednet.errors import DataError
 from liftednet.lazy import sparse
 from liftednet.sets.polyhedron import Array, Limits, least_excess
 
-__all__ = ["GroupProbabilities", "GroupRates", "Rate", "RateConstraint"]
+__all__ = ["GroupProbabilities", "GroupRates", "Rate"]
 
 _KINDS = ("selection", "true_positive", "false_positive", "error")
 _FIRM = 1e3  # how much firmer it is that rows are decided than what is asked of the decisions

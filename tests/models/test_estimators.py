@@ -6,17 +6,19 @@ import copy
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+import sklearn
 import torch
 from scipy.sparse import csr_array
 from sklearn.base import clone
-from sklearn.compose import TransformedTargetRegressor
+from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.exceptions import NotFittedError as NotFittedInSklearn
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.estimator_checks import (
     check_sample_weight_equivalence_on_dense_data,
@@ -25,6 +27,7 @@ from sklearn.utils.estimator_checks import (
 
 import liftednet
 from liftednet import LiftedClassifier, LiftedRegressor, LiftedSequenceClassifier
+from liftednet.constraints import GroupMeans
 from liftednet.errors import DataError, DeclarationError, LiftedError, NotFittedError
 from liftednet.losses import Quantile, SquaredError
 from liftednet.models import FullBatch, LiftedMLP
@@ -345,3 +348,23 @@ def test_kinds_that_cannot_be_used_are_refused():
         LiftedRegressor((4,)).fit(frame.assign(name=[f"row {n}" for n in range(120)]), y)
     with pytest.raises(DataError, match="'kind' names kinds, which have no order"):
         LiftedRegressor((4,), monotonic_cst={"kind": 1}).fit(frame, y)
+
+
+def test_columns_and_metadata_go_through_pipelines() -> None:
+    draw = np.random.default_rng(0)
+    X = pd.DataFrame({"size": draw.normal(size=60), "town": draw.choice(["Ulm", "Kiel"], 60)})
+    y, group = X["size"] + (X["town"] == "Ulm"), (X["town"] == "Ulm").to_numpy().astype(int)
+    columns = make_column_transformer(
+        (StandardScaler(), ["size"]), (OneHotEncoder(sparse_output=False), ["town"])
+    )
+    with sklearn.config_context(enable_metadata_routing=True):
+        last = LiftedRegressor((3,), max_iter=5, random_state=0).set_fit_request(constraints=True)
+        model = make_pipeline(columns, last).set_output(transform="pandas")
+        model.fit(X, y, constraints=[GroupMeans(group, within=0.1)])
+    assert list(model[-1].feature_names_in_) == [
+        "standardscaler__size", "onehotencoder__town_Kiel", "onehotencoder__town_Ulm",
+    ]  # fmt: skip
+    found = model.predict(X)
+    means = np.array([found[group == each].mean() for each in (0, 1)])
+    assert abs(means - found.mean()).max() <= 0.1 + 1e-6  # free, they are 1 apart
+    assert "LiftedRegressor" in model._repr_html_()
