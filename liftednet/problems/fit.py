@@ -379,22 +379,18 @@ def curvatures(divergence: Divergence, u: Tensor) -> Tensor:
         p = divergence.link_gradient(u)
         hessian = -p.unsqueeze(-1) * p.unsqueeze(-2)
     else:
-        hessian = _derived(divergence, u)
+        with torch.enable_grad():
+            point = u.detach().requires_grad_()
+            slope = divergence.link_gradient(point)
+            columns = [
+                torch.autograd.grad(one.sum(), point, retain_graph=True)[0]
+                for one in slope.unbind(-1)
+            ]
+        hessian = torch.stack(columns, dim=-1)
     if divergence.balanced:  # p (1 - p) is all rounding where p is near 1
         diagonal = hessian.diagonal(dim1=-2, dim2=-1).zero_()
         diagonal.copy_(-hessian.sum(-1))
     return hessian
-
-
-def _derived(divergence: Divergence, u: Tensor) -> Tensor:
-    with torch.enable_grad():
-        point = u.detach().requires_grad_()
-        gradient = divergence.link_gradient(point)
-        columns = [
-            torch.autograd.grad(gradient[..., unit].sum(), point, retain_graph=True)[0]
-            for unit in range(u.shape[-1])
-        ]
-    return torch.stack(columns, dim=-1)
 
 
 def rounding(sizes: Tensor) -> Tensor:
