@@ -114,10 +114,10 @@ class Posterior:
                 f"{self._term.loss.name} gives probabilities, whose noise is in them: call "
                 "predict_proba."
             )
-        data, found = self.model._unlabeled(X, lengths), []
+        data, each = self.model._unlabeled(X, lengths), []
         for outputs, covariances in self.laplace.outputs(self._forward(data)):
-            found.append((outputs, covariances.diagonal(dim1=-2, dim2=-1).sqrt()))
-        means, ignorance = (self._by_sample(torch.cat(x), data) for x in zip(*found, strict=True))
+            each.append((outputs, covariances.diagonal(dim1=-2, dim2=-1).sqrt()))
+        means, ignorance = (self._by_sample(torch.cat(x), data) for x in zip(*each, strict=True))
         loss, moments = self._likelihood, self._moments
         center, width = self._raised(means), ignorance * self._scale
         found = loss.predicted(center, width, self._noise(X), self.laplace.degrees)
@@ -479,7 +479,7 @@ def restore_posterior(model: Lifted, tensors: Mapping[str, Tensor]) -> None:
     )
     known = [math.inf if x == _KNOWN else x for x in own["numbers"].tolist()]
     scale, degrees, logarithm, share = known[:4]
-    tails = tuple(known[4:]) or NO_TAILS
+    tails: Any = tuple(known[4:]) or NO_TAILS
     model._fit = replace(
         fitted,
         weights=weights,

@@ -90,8 +90,8 @@ def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence
     noise, degrees, tails = 1.0, math.inf, NO_TAILS
     if forward.squared:
         delta, outputs = forward.targets[0].delta, model.operator.linear.outputs
-        found = [x.residuals(u) for x, u in zip(forward.targets, outputs, strict=True)]
-        near, squares, excess = processes.total(torch.stack(found).sum(0))[0].tolist()
+        sums = [x.residuals(u) for x, u in zip(forward.targets, outputs, strict=True)]
+        near, squares, excess = processes.total(torch.stack(sums).sum(0))[0].tolist()
         degrees, far = max(near - sum(known), 1.0), answers - near
         beyond = delta**2 * far if far else 0.0
         noise = (squares + beyond) / degrees

@@ -92,7 +92,7 @@ def test_an_activation_goes_by_the_name_and_the_module_of_torch(module) -> None:
 
 def test_an_activation_of_torch_with_settings_is_no_other_one() -> None:
     with pytest.raises(DeclarationError, match="from_function"):
-        LiftedMLP((2, 3, 1), nn.LeakyReLU(0.5))
+        LiftedMLP((2, 3, 1), nn.LeakyReLU(0.5))  # type: ignore[arg-type]
     assert type(activation_of("logistic")) is Sigmoid
 
 

@@ -107,7 +107,7 @@ def test_early_stopping_keeps_the_best_of_every_method(method) -> None:
     ).fit(X, noise)
     trace = trace_of(found.model_)
     seen = [step for step in trace.steps if step.validation is not None]
-    held = [step.validation for step in seen]
+    held = [step.validation or 0.0 for step in seen]
     best = seen[held.index(min(held))].number  # of an epoch, a sweep or a step
     assert trace.ending is Ending.STOPPED and seen[-1].number == best + 2
     order = torch.randperm(200, generator=torch.Generator().manual_seed(0))[:80].numpy()

@@ -298,7 +298,8 @@ def test_no_gradients_go_on_where_a_recurrent_fit_has_ended_among_kinks(held):
         2, 5, 1, ReLU(), SquaredError(), penalty=penalty, method="gauss-newton",
         standardize=False, dtype=torch.float64,
     ).fit(x, y)  # fmt: skip
-    like = [part for layer in model.weights for part in (layer.matrix, layer.bias)]
+    layers: Any = model.weights
+    like = [part for layer in layers for part in (layer.matrix, layer.bias)]
 
     def valued(point):
         parts = torch.from_numpy(point).split([part.numel() for part in like])

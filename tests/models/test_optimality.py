@@ -199,4 +199,5 @@ def test_three_inputs_are_proven_beyond_what_cells_reach():
     X = torch.randn(12, 3, generator=generator, dtype=torch.float64)
     y = X[:, :1] * X[:, 1:2] + X[:, 2:].abs()
     model = LiftedMLP((3, 30, 1), ReLU(), SquaredError(), rho=0.3, method=Global(1e-7))
-    assert model.fit(X, y).trace.steps[-1].residual <= 1e-7
+    trace = model.fit(X, y).trace
+    assert trace is not None and trace.steps[-1].residual <= 1e-7

@@ -324,7 +324,7 @@ def test_looks_at_the_evidence_keep_the_best_and_tell_when_it_no_longer_rises() 
     place.precision = torch.ones(1)
     assert place.begins_anew()  # more than half of the answers were fitted at first
     assert place.point.equal(start) and place.rhos == (10.0,) == place.begin[1]
-    assert (place.stale, place.fitted, place.precision) == (0, None, None)
+    assert place.stale == 0 and place.fitted is None and place.precision is None
     assert float(place.chosen[0]) == -4.0  # is kept where it stays the best
     look(-6.0, 0.5)
     assert place.stale == 0 and float(place.chosen[0]) == -4.0

@@ -180,11 +180,11 @@ def test_points_are_in_the_box_at_the_data_and_of_all_sizes():
     some = _points(claim, example, (50 + torch.rand(7, 3).double(), torch.rand(7, 2).double()))
     assert bool(((some[:, :3] >= 50) & (some[:, :3] <= 51)).all(1).sum() >= 7)
     low, high = torch.arange(5.0).double(), torch.arange(5.0).double() + 2
-    inside = _points(replace(claim, box=(low, high)), example, None)
+    inside = _points(replace(claim, box=torch.stack([low, high])), example, None)
     assert bool(((inside >= low) & (inside <= high)).all())
     corners = ((inside == low) | (inside == high)).all(1)
     assert int(corners.sum()) >= 40 and len(inside[corners].unique(dim=0)) > 16
-    steps = _steps(inside, replace(claim, box=(low, high)))
+    steps = _steps(inside, replace(claim, box=torch.stack([low, high])))
     assert bool(((steps >= low) & (steps <= high)).all())
     moved = _steps(free, claim) - free
     assert bool(((moved != 0).sum(1) == 1).all())  # along one axis each

@@ -339,7 +339,7 @@ def test_no_rounding_moves_an_end_inwards():
         room = max(map(abs, corners)) * Fraction(1, 10**12)
         assert min(corners) - room <= exact(low) <= min(corners)
         assert max(corners) <= exact(high) <= max(corners) + room
-        low, high = units._shifted(*ends[:, None], shift)
+        low, high = units._shifted(ends[:1], ends[1:], shift)
         for found, end, sign in ((low, ends[0], -1), (high, ends[1], 1)):
             off = sign * (exact(found) - exact(end) - exact(shift))
             assert 0 <= off <= (abs(exact(end)) + abs(exact(shift))) * Fraction(1, 10**12)
@@ -367,7 +367,7 @@ def test_infinite_ends_stay_on_the_side_where_they_are():
     assert [float(end) for end in nothing] == [0.0, 0.0]
     half = units._times(*vector(0.0, 2.0)[:, None], *vector(0.0, INF)[:, None])
     assert [float(end) for end in half] == [0.0, INF]
-    assert [float(x) for x in units._shifted(*vector(-INF, 1.0)[:, None], vector(2.0))] == [
+    assert [float(x) for x in units._shifted(vector(-INF), vector(1.0), vector(2.0))] == [
         -INF, pytest.approx(3.0)]  # fmt: skip
     table, x = made((-INF, 5.0), (1.0, INF))
     found = table.sums(x[None], matrix([2.0, 0.0]), zeros(1), zeros(1))

@@ -68,8 +68,8 @@ def test_they_are_certified_as_what_they_are_now(name: str) -> None:
     plain = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
     with torch.no_grad():
         for place in (0, 2):
-            plain[place].weight.copy_(network[place].weight)
-            plain[place].bias.copy_(network[place].bias)
+            for name in ("weight", "bias"):
+                getattr(plain[place], name).copy_(getattr(network[place], name))
     found, wanted = certify(network), certify(plain)
     assert found.lipschitz == pytest.approx(wanted.lipschitz, rel=1e-5)
     torch.testing.assert_close(found.lowest, wanted.lowest, rtol=1e-5, atol=1e-6)
