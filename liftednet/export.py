@@ -248,11 +248,12 @@ class ExportedGraph(nn.Module):
             self.before = nn.ModuleList(_scaled(model, x) for x in network.inputs)
             self.behind = nn.ModuleList(_scaled(model, x.label, back=True) for x in network.terms)
 
-    def forward(self, *inputs: Tensor, lengths: Tensor | None = None) -> Any:
+    def forward(self, x: Tensor, *others: Tensor, lengths: Tensor | None = None) -> Any:
         """Return (samples, outputs), or (samples, steps, outputs), as the model's `forward`.
 
         Args:
-            inputs: (samples, ...) of each input, or (samples, steps, ...) of sequences.
+            x: (samples, ...), or (samples, steps, ...) of sequences.
+            others: the same of the other inputs.
             lengths: (samples,) steps of each sequence; None: all have every step.
 
         Returns:
@@ -260,15 +261,15 @@ class ExportedGraph(nn.Module):
         """
         network = self.structure.network
         rows = [
-            x.flatten(2).transpose(0, 1) if variable.sequence else x.flatten(1)
-            for variable, x in zip(network.inputs, inputs, strict=True)
+            given.flatten(2).transpose(0, 1) if variable.sequence else given.flatten(1)
+            for variable, given in zip(network.inputs, (x, *others), strict=True)
         ]
         ends = network.ends(dict(zip(network.inputs, rows, strict=True)))
         if self._standardized:
-            rows = [before(x) for before, x in zip(self.before, rows, strict=True)]
+            rows = [before(part) for before, part in zip(self.before, rows, strict=True)]
             for term, behind in zip(network.terms, self.behind, strict=True):
-                if (x := ends_of(term.argument)) is not None and isinstance(behind, Affine):
-                    ends[x] = x.on(ends[x], behind.shift, behind.scale[:1])
+                if (end := ends_of(term.argument)) is not None and isinstance(behind, Affine):
+                    ends[end] = end.on(ends[end], behind.shift, behind.scale[:1])
         values: dict[Any, Any] = {**dict(zip(network.inputs, rows, strict=True)), **ends}
         sequences = [values[x] for x in network.inputs if x.sequence]
         if sequences:

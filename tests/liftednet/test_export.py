@@ -249,9 +249,8 @@ def test_a_recurrent_model_is_exported_with_its_forward_pass(options, last) -> N
     assert all(parameter.requires_grad for parameter in network.parameters())
     if last:
         return
-    free: Any = ({0: torch.export.Dim("samples")},)
-    shapes = free if isinstance(network, ExportedRNN) else (free,)
-    program = torch.export.export(network, (x[:3],), dynamic_shapes=shapes)
+    free = ({0: torch.export.Dim("samples")},)
+    program = torch.export.export(network, (x[:3],), dynamic_shapes=free)
     torch.testing.assert_close(program.module()(x), network(x))
 
 

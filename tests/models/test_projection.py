@@ -144,7 +144,7 @@ def held() -> Lifted:
 def test_a_traced_program_is_within_them(held, tmp_path) -> None:
     samples = torch.export.Dim("samples")
     program = torch.export.export(
-        to_torch(held), (torch.from_numpy(X),), dynamic_shapes=(({0: samples},),)
+        to_torch(held), (torch.from_numpy(X),), dynamic_shapes=({0: samples},)
     )
     torch.export.save(program, tmp_path / "model.pt2")
     traced = torch.export.load(tmp_path / "model.pt2").module()
