@@ -46,6 +46,7 @@ from liftednet.layers import concatenate, dense
 from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.storage import _pack
 from liftednet.solvers import NewtonOverTime, Proximal
+from liftednet.storage import CATALOGUE as NAMED
 from liftednet.storage import describe, read_tensors, rebuild, replace_file, write
 from tests.models.graphs import NETWORKS, fitted, residual
 
@@ -586,3 +587,11 @@ def test_a_card_says_what_is_proven_and_how_to_load(tmp_path, monkeypatch) -> No
     recurrent = LiftedRNN(2, 3, 2, max_iter=1).fit(torch.ones(4, 3, 2), torch.arange(4) % 2)
     save(recurrent, path, card=True)
     assert "nothing was certified" in path.with_suffix(".md").read_text()
+
+
+def test_a_file_names_nothing_that_could_hold_code() -> None:
+    assert "Declared" not in NAMED and "ReLU" in NAMED
+    assert all(isinstance(kind, type) for kind in NAMED.values())
+    for name in ("Declared", "from_function", "check_activation"):
+        with pytest.raises(DataError, match="a file holds no code"):
+            rebuild({"name": name, "parameters": {}}, "penalty")
