@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -155,7 +154,7 @@ def _root(link: Link, ratio: float, a: Tensor) -> Curvature:
     diag(p) - p p' = M M' with M = diag(d) (I - d d') and d = sqrt(p), of length 1.
     """
     above = link.divergence
-    if above.quadratic or above.activation.per_unit:
+    if above.per_unit:
         diagonal = (ratio * above.link_curvature(a).clamp(min=0)).sqrt()
         return Curvature(lambda x: diagonal * x, lambda x: diagonal * x)
     d = above.link_gradient(a).sqrt()
@@ -211,7 +210,7 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
         for above in (link.divergence for link in problem.links):
             if above.smoothness is None:
                 return f"it needs a Lipschitz constant of {above.activation!r}"
-            if not (above.quadratic or above.activation.per_unit or _is_softmax(above.activation)):
+            if not (above.per_unit or isinstance(above.activation, Softmax)):
                 return f"it needs the curvature of {above.activation!r}"
         return None
 
@@ -288,7 +287,3 @@ def _direction(rows: LinkRows, at: LinkState) -> Tensor:
             break
         towards, size = residual + following / size.clamp(min=tiny) * towards, following
     return at.gap - rows.through(at, curved.root(x))
-
-
-def _is_softmax(activation: Any) -> bool:
-    return isinstance(activation, Softmax)
