@@ -10,8 +10,8 @@ evidence went on for gains of .01 in log p(y) instead of .1, which moved none of
 Opponents have their usual scaling, kinds as columns of zeros and ones, and their own defaults, or
 the search that their documentation recommends. Densities of regressions are of those that have one,
 and ours is that of `posterior`, which is skewed where targets are. CatBoost has the loss that gives
-one (RMSEWithUncertainty), and squares. Fits of ours have become twice as fast since (the open half
-by scratch: R2 .328, likelihood .938, 90 % hold .907), which the rows here do not know.
+one (RMSEWithUncertainty), and squares. Rows of ours on
+the open half are of today's code, those that are run once of that day's.
 
 Run it with `OMP_NUM_THREADS=1 python -m benchmarks.small_sets`, hours with all opponents, which
 goes on where it was interrupted; --stored writes the tables alone, --methods A B runs only these.
