@@ -8,8 +8,9 @@ Of each twenty ten have one hidden layer, six two and four three, drawn by their
 inputs, 50 to 400 rows (200 of several layers), 20, 50 or 100 units a layer (no 100 of several), rho
 between .03 and .3 in all layers, waves with noise, each fourth a classification by their median.
 The noise on weights (of .1, .2, .3 and .5) was chosen on seven recurrent networks that are not
-among these, and then tried on six of the first forty; the last twenty and the recurrent ones were
-run once, afterwards.
+among these. On the first forty it was compared with exchanges of units, whose settings had been
+chosen on the first twenty, and with both by turns, which stayed; the last twenty and the recurrent
+ones were run once, afterwards.
 Ten recurrent ones with an answer at each step: 1 to 3 inputs, 4 to 15 steps, 40 to 160 sequences,
 8 to 32 units of ReLU or, each second, a leaky one, rho as above.
 L-BFGS (SciPy, 3,000 steps) starts from the first weights of twenty seeds, of recurrent networks
@@ -150,9 +151,8 @@ TEXT = (
     "Gauss-Newton has one start and its defaults, L-BFGS the best of twenty starts, of recurrent "
     f"networks {SEQUENCES}, and the seconds of all of them; processor time of one thread, on a "
     "machine that did other work meanwhile. Objectives of Gauss-Newton are told as what they are "
-    "above the best and the median start. The noise on weights was chosen on seven recurrent "
-    "networks that are not among these, and tried on six of the first forty before it took the "
-    "place of exchanges of units; the last twenty and the recurrent ones were run once, afterwards."
+    "above the best and the median start. The first forty were in view when exchanges of units and "
+    "noise on weights were set; the last twenty and the recurrent ones were run once, afterwards."
 )
 
 

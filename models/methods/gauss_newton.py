@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,8 @@ class GaussNewton:
     entries, `Nonnegative`, `Signs` and `FixedZeros`, hold at every step: projected Newton
     (Bertsekas, 1982), in which weights at zero that are pushed on stand still. Where kinks of ReLU
     and its like make these steps short, in dense networks and in small recurrent ones, L-BFGS goes
-    on from there, and then thirty times from there with noise on all weights (see `across_kinks`).
+    on from there, and then from there with noise on all weights or other units (see
+    `across_kinks`).
 
     Attributes:
         steps: the most of them.
@@ -276,11 +278,24 @@ def forward_of(blocks: Blocks) -> Forward:
     rows = math.prod(network.data[0].shape[: 1 if recurrent is None else 2])
     work = processes.total_of(rows) * sum(part.numel() for part in pull)
     kinked = kinked and (network.dense or (recurrent is not None and work <= _MOST_IN_TIME))
-    # A pass through a projection costs so much that noise would take a minute.
+    # A pass through a projection costs so much that further starts would take a minute.
     perturbed = kinked and work <= _MOST_WORK and not structure.network.limited
+    hidden = tuple(_between_layers(structure)) if perturbed and network.dense else ()
     return Forward(
-        network, network.data, targets, tuple(pull), layers, recurrent, ends, kinked, perturbed
-    )
+        network, network.data, targets, tuple(pull), layers, recurrent, ends, kinked, perturbed,
+        hidden,
+    )  # fmt: skip
+
+
+def _between_layers(structure: Structure) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of the weights below and above kinked states that one dense layer reads."""
+    layers = _weighed(structure)
+    for state in structure.states:
+        below = [n for n, layer in enumerate(layers) if layer is state.argument]
+        above = [n for n, layer in enumerate(layers) if layer.arguments == (state,)]
+        plain = len(below) == len(above) == 1 and all(layers[n].layer.bias for n in below + above)
+        if plain and isinstance(structure.divergences[state].activation, _KINKED):
+            yield below[0], above[0]
 
 
 def _ends(structure: Structure, likes: list[Tensor]) -> tuple[Tensor, Tensor] | None:

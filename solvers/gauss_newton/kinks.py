@@ -1,4 +1,4 @@
-"""Steps that kinks do not stop: L-BFGS, and noise on the weights where it ends."""
+"""Steps that kinks do not stop: L-BFGS, and noise or other units where it ends."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from liftednet import processes
 from liftednet.maps import pulled_back
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _STEPS = 1000  # of L-BFGS before and after all tries
 _TRIES, _AFTER_NOISE = 30, 300  # and steps after each, which ten of 1000 steps are worse than
 _NOISE = 0.3  # in standard deviations of a layer's weights: of .1, .2, .3 and .5 the best
+_SHARES = 0.1, 0.3  # of the units of a layer that are exchanged together, by turns
+_DRAWN = 3  # units, of which the one that lowers the objective most at first comes in
 
 
 def across_kinks(
@@ -33,9 +36,10 @@ def across_kinks(
     A minimizer of a network that is linear in pieces lies on kinks, which no model of derivatives
     at one point knows of: damped steps become short before them. Curvature that gradients on both
     sides tell goes on (Lewis and Overton, Nonsmooth Optimization via Quasi-Newton Methods, 2013).
-    Where that ends it begins again thirty times, each time with noise on all weights; what it leads
-    to is kept where the objective is lower (iterated local search: Lourenco, Martin and Stuetzle,
-    2003; basin hopping: Wales and Doye, 1997).
+    Where that ends it begins again thirty times, and as often for every layer beyond two, with
+    noise on all weights, in dense layers by turns with other units in place of those by which
+    outputs vary least; what it leads to is kept where the objective is lower (iterated local
+    search: Lourenco, Martin and Stuetzle, 2003).
 
     Args:
         forward: the network and what it is held to.
@@ -49,10 +53,15 @@ def across_kinks(
     """
     from .steps import Taken
 
-    last = 1 + (_TRIES if forward.perturbed else 0)
+    rounds = max(1, len(forward.hidden) - 1)
+    last = 1 + (_TRIES * rounds if forward.perturbed else 0)
     while number <= last:
         inside = 0 < number < last
-        start = perturbed(forward, point, number) if inside else point
+        start = point
+        if inside and number % 2 == 0 and forward.hidden:
+            start = exchanged(forward, point, number // 2)
+        elif inside:
+            start = perturbed(forward, point, number)
         reached, after = quasi_newton(forward, start, _AFTER_NOISE if inside else _STEPS)
         number += 1
         if after < objective:
@@ -69,6 +78,59 @@ def perturbed(forward: Forward, point: Tensor, number: int) -> Tensor:
     noise = [torch.randn(w.shape, generator=generator, dtype=w.dtype).to(w) for w in weights]
     moved = [w + _NOISE * w.std() * z for w, z in zip(weights, noise, strict=True)]
     return forward.within(joined(moved))
+
+
+def exchanged(forward: Forward, point: Tensor, number: int) -> Tensor:
+    """Return a point with other units in place of those that answer least, the rest as it was.
+
+    These are told by |a_j|^2 sum_i (h_ij - mean)^2, by which outputs vary with unit j. Others have
+    random directions, zeros about where samples are, and the mean size; each is the one of three
+    with the largest |sum_i v_i (h_i - mean)|, v being minus the gradient in what is above it, and
+    has that sum's direction there, along which the objective falls.
+    """
+    generator = torch.Generator().manual_seed(number)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=point.dtype).to(point)
+
+    weights = [part.clone() for part in forward.split(point)]
+    assert forward.layers is not None  # there are no hidden units else
+    with torch.enable_grad():
+        outputs, layers = forward.layers(
+            tuple(part.clone().requires_grad_() for part in weights), forward.data
+        )
+    slopes = [x.slopes(u.detach())[0] for x, u in zip(forward.targets, outputs, strict=True)]
+    asked = pulled_back(outputs, [layers[above][1] for _, above in forward.hidden], slopes)
+    for (below, above), slope in zip(forward.hidden, asked, strict=True):
+        W, A = weights[below], weights[above]
+        rows, states = (layers[x][0][:, :-1].detach() for x in (below, above))
+        (place, wide), (mean, varied) = _moments(rows), _moments(states)
+        answers = varied * A[:-1].square().sum(1)
+        share = _SHARES[number % len(_SHARES)]
+        least = answers.argsort()[: max(1, round(share * len(answers)))]
+        size = (W[:-1].norm(dim=0) * A[:-1].norm(dim=1)).mean().sqrt()
+        A[-1] += mean[least] @ A[least]
+        w = normalize(drawn(_DRAWN * len(least), len(place)), dim=1)
+        b = -(w * (place + wide.sqrt() * drawn(*w.shape))).sum(1)
+        h = (rows @ w.T + b).clamp(min=0)
+        moved, total, sums, count = processes.total(
+            h.T @ slope, h.sum(0), slope.sum(0), h.new_tensor([len(h)])
+        )
+        falls = total[:, None] * sums / count - moved
+        best = falls.norm(dim=1).view(-1, _DRAWN).argmax(1)
+        best += _DRAWN * torch.arange(len(best), device=best.device)
+        W[:-1, least], W[-1, least] = size * w[best].T, size * b[best]
+        A[least] = size * normalize(falls[best], dim=1)
+    return forward.within(joined(weights))
+
+
+def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return means and variances of columns, over all processes."""
+    sums, squares, count = processes.total(
+        rows.sum(0), rows.square().sum(0), rows.new_tensor([len(rows)])
+    )
+    mean = sums / count
+    return mean, (squares / count - mean.square()).clamp(min=0)
 
 
 class _Passed:

@@ -187,6 +187,8 @@ class Forward:
         kinked: whether layers are dense or one is recurrent, some linear in pieces, as ReLU's.
         perturbed: whether kinks are crossed with noise on the weights, too, which takes some ten
             thousand passes.
+        hidden: numbers of the weights below and above units that nothing else reads, all kinked,
+            both with biases, in dense layers.
     """
 
     outputs: Outputs
@@ -198,6 +200,7 @@ class Forward:
     ends: tuple[Tensor, Tensor] | None = None
     kinked: bool = False
     perturbed: bool = False
+    hidden: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         """Bring the data to double precision."""

@@ -23,6 +23,7 @@ from liftednet.models.methods.gauss_newton import forward_of
 from liftednet.models.results import Ending
 from liftednet.penalties import Nonnegative, SpectralNorm, SquaredFrobenius
 from liftednet.solvers.gauss_newton.equations import NormalEquations
+from liftednet.solvers.gauss_newton.kinks import exchanged
 from liftednet.solvers.gauss_newton.local_model import Damped, LocalModel
 from liftednet.solvers.gauss_newton.steps import LevenbergMarquardt, steps
 
@@ -338,3 +339,21 @@ def test_steps_across_kinks_go_on_from_any_of_them():
         forward, found[-2].point, 1e-9, objective=found[-2].objective, crossed=found[-2].crossed
     )
     assert torch.equal(again.point, found[-1].point)
+
+
+def test_exchanged_units_are_those_by_which_outputs_vary_least():
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(40, 3, generator=generator, dtype=torch.float64)
+    model = LiftedMLP(
+        (3, 10, 10, 1), ReLU(), SquaredError(), rho=0.1, method=GaussNewton(2), standardize=False,
+        dtype=torch.float64,
+    ).fit(x, (x[:, :1] * x[:, 1:2]).abs())  # fmt: skip
+    forward = forward_of(model._blocks)
+    point = torch.cat([layer.stacked().flatten() for layer in model.weights])
+    before, after = (forward.split(p) for p in (point, exchanged(forward, point, 2)))
+    h = x
+    for below, above in ((0, 1), (1, 2)):
+        h = (h @ before[below][:-1] + before[below][-1]).clamp(min=0)
+        told = [float(h[:, j].var() * before[above][j].square().sum()) for j in range(10)]
+        moved = (before[above][:-1] != after[above][:-1]).all(1).nonzero().flatten().tolist()
+        assert moved == [told.index(min(told))]
