@@ -430,8 +430,9 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
                 'noise is None to find it, 0.0 of targets that have none, or "varying" where its '
                 f"size follows X; got {self.noise!r}."
             )
-        if self.noise == "varying" and not isinstance(self._loss(), SquaredError):
-            raise DataError(f'noise="varying" is of squares, loss=None; got {self._loss()!r}.')
+        if self.noise is not None and not isinstance(self._loss(), SquaredError):
+            given = f"noise={self.noise!r} is of squares, without loss="
+            raise DataError(f"{given}; got {self._loss()!r}.")
         X, y = super()._checked_pair(X, y, reset)
         if self.noise == "varying" and (self.early_stopping or columns(y).shape[1] > 1):
             raise DataError('noise="varying" is for one output, and without early_stopping.')

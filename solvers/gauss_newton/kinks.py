@@ -76,7 +76,10 @@ def perturbed(forward: Forward, point: Tensor, number: int) -> Tensor:
     generator = torch.Generator().manual_seed(number)
     weights = forward.split(point)
     noise = [torch.randn(w.shape, generator=generator, dtype=w.dtype).to(w) for w in weights]
-    moved = [w + _NOISE * w.std() * z for w, z in zip(weights, noise, strict=True)]
+    moved = [  # rows of zeros are those of inputs that stand still, and stay
+        w + _NOISE * w.std() * z * (w != 0).any(-1, keepdim=True)
+        for w, z in zip(weights, noise, strict=True)
+    ]
     return forward.within(joined(moved))
 
 
@@ -110,7 +113,7 @@ def exchanged(forward: Forward, point: Tensor, number: int) -> Tensor:
         least = answers.argsort()[: max(1, round(share * len(answers)))]
         size = (W[:-1].norm(dim=0) * A[:-1].norm(dim=1)).mean().sqrt()
         A[-1] += mean[least] @ A[least]
-        w = normalize(drawn(_DRAWN * len(least), len(place)), dim=1)
+        w = normalize(drawn(_DRAWN * len(least), len(place)) * (wide > 0), dim=1)
         b = -(w * (place + wide.sqrt() * drawn(*w.shape))).sum(1)
         h = (rows @ w.T + b).clamp(min=0)
         moved, total, sums, count = processes.total(

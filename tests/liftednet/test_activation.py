@@ -250,7 +250,6 @@ def test_a_potential_with_kinks_is_their_map_in_few_steps():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (torch.nn.ReLU(), r"a torch module: write Activation\.from_function\(ReLU\(\)\)"),
         (torch.relu, r"a function: write Activation\.from_function\(relu\)"),
         (torch.nn.ReLU, r"the class torch\.nn.*ReLU: write ReLU\(\)"),
         (activations.ReLU, r"the class liftednet\..*ReLU: write ReLU\(\)"),

@@ -274,8 +274,8 @@ def test_a_loss_may_be_a_name_as_on_the_command_line():
             for x in (name, loss)
         )
         assert np.array_equal(by_name.predict(X), by_object.predict(X))
-    with pytest.raises(DataError, match="there is no loss 'absolute_error'; there are"):
-        LiftedRegressor(loss="absolute_error").fit(X, y)
+    with pytest.raises(DataError, match="there is no loss 'hinge'; there are"):
+        LiftedRegressor(loss="hinge").fit(X, y)
 
 
 def test_dates_are_named_and_other_columns_hold_numbers():
