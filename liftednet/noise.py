@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass, replace
 
 import torch
@@ -56,7 +55,7 @@ class Noise:
             math.sqrt(2 / math.pi) / k * math.exp(-(k**2) / 2),
         )
         share = (far + beyond / (inside + beyond)) / (near + far + 1)
-        share = max(share, sys.float_info.min)  # whose logarithm is asked for
+        share = max(share, torch.finfo(torch.float32).tiny)  # whose logarithm is asked for
         return cls(size, delta, share, (excess + s / delta) / (far + 1))
 
     def scaled(self, unit: Tensor) -> Noise:
@@ -85,9 +84,7 @@ class Noise:
     def log_likelihood(self, near: float, squares: float, far: float, excess: float) -> float:
         """Return log p of so many residuals on both sides of delta, by their sums."""
         middle = (2 * math.pi * self.size).log() / 2 + self._inside.log() - math.log1p(-self.share)
-        beyond = excess / self.length
-        if far:
-            beyond += far * math.log(2 * self.length / self.share)
+        beyond = far * math.log(2 * self.length / self.share) + excess / self.length
         return -float(squares / (2 * self.size) + near * middle) - beyond
 
     def log_density(self, r: Tensor, width: Tensor) -> Tensor:

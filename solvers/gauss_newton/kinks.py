@@ -72,7 +72,7 @@ def across_kinks(
 
 
 def perturbed(forward: Forward, point: Tensor, number: int) -> Tensor:
-    """Return a point with noise on all weights, of .3 of the standard deviation of each layer's."""
+    """Return a point with noise on weights, of .3 of the standard deviation of each layer's."""
     generator = torch.Generator().manual_seed(number)
     weights = forward.split(point)
     noise = [torch.randn(w.shape, generator=generator, dtype=w.dtype).to(w) for w in weights]
