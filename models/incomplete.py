@@ -19,12 +19,151 @@ from liftednet import processes
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers.expression import SAMPLE_WEIGHTS, Input
 from liftednet.network import Label, Network
-from liftednet.solvers.factor_analysis import Factors, fit_factors
+from liftednet.samples import row_chunks
 
 from .data import Data
 
 _RANK = 32  # of the prior, at most
 _ROWS = 5_000  # that the prior is fitted to, at most
+# of factor analysis
+_SWEEPS = 40  # of expectation and maximization
+_PULL = 0.5  # of loadings to 0, in samples for each column
+_LEAST = 1e-4  # share of a column's variance that the factors cannot explain
+_SAME = 1e-24  # of a mean's square: a variance that is rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """x = mean + z F + e: z ~ N(0, I), e ~ N(0, diag(own)).
+
+    Factor analysis (Rubin and Thayer, EM Algorithms for ML Factor Analysis, 1982).
+
+    Attributes:
+        mean: (columns,), all in float64.
+        loadings: F, (rank, columns).
+        own: (columns,) not negative; 0, as F is, where a column does not vary.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.models.incomplete import Factors
+        >>> two = Factors(torch.zeros(2), torch.ones(1, 2), torch.ones(2))
+        >>> two.completed(torch.tensor([[1.0, torch.nan]]))  # of correlation 1/2
+        tensor([[1.0000, 0.5000]])
+    """
+
+    mean: Tensor
+    loadings: Tensor
+    own: Tensor
+
+    @property
+    def width(self) -> int:
+        """How many standard normal numbers make a draw."""
+        return sum(self.loadings.shape)
+
+    def completed(self, rows: Tensor, normal: Tensor | None = None) -> Tensor:
+        """Return x, given what is seen of it.
+
+        Its mean is the most likely one.
+
+        Args:
+            rows: (samples, columns), NaN where nothing is seen.
+            normal: standard normal numbers, (samples, width) or (1, width), which make a draw of
+                x; None for its mean.
+        """
+        if normal is not None:
+            normal = normal.to(self.mean).expand(len(rows), self.width)
+        found = torch.empty_like(rows)
+        for part in row_chunks(len(rows), len(self.loadings) ** 2 + rows.shape[1]):
+            some = None if normal is None else normal[part]
+            found[part] = self._completed(rows[part].to(self.mean), some).to(rows)
+        return found
+
+    def _completed(self, rows: Tensor, normal: Tensor | None) -> Tensor:
+        away = rows - self.mean
+        seen = away.isfinite()
+        away = away.where(seen, 0.0)
+        z, root = self.scores(seen, away)
+        if normal is None:
+            return rows.where(seen, self.mean + z @ self.loadings)
+        rank = len(self.loadings)
+        common = (z + (root @ normal[:, :rank, None])[..., 0]) @ self.loadings
+        return rows.where(seen, self.mean + common + self.own.sqrt() * normal[:, rank:])
+
+    def scores(self, seen: Tensor, away: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean of z, (samples, rank), and a root of its covariance."""
+        rank = len(self.loadings)
+        weighed = self.loadings / self.own.where(self.own > 0, 1.0)
+        pairs = (weighed[:, None] * self.loadings).flatten(0, 1)
+        precision = (seen.to(pairs) @ pairs.T).unflatten(1, (rank, rank))
+        precision.diagonal(dim1=1, dim2=2).add_(1)
+        factor = torch.linalg.cholesky(precision)
+        z = torch.cholesky_solve((away @ weighed.T).unsqueeze(2), factor).squeeze(2)
+        eye = torch.eye(rank).to(pairs).expand_as(precision)
+        return z, torch.linalg.solve_triangular(factor.mT, eye, upper=True)
+
+
+def fit_factors(rows: Tensor, rank: int, weights: Tensor | None = None) -> Factors:
+    """Return the factors under which rows are likely, by expectation and maximization.
+
+    Loadings are pulled to 0 as if by samples that say so, which few rows need.
+
+    Args:
+        rows: (samples, columns), NaN where nothing is seen, and something seen in every column.
+        rank: of the factors.
+        weights: (samples,) how often each row counts; None for once.
+    """
+    rows = rows.double()
+    seen = rows.isfinite()
+    counts = seen.double() if weights is None else seen * weights.double()[:, None]
+    data = _Rows(rows.nan_to_num(), seen, counts, counts.sum(0))
+    mean = (counts * data.rows).sum(0) / data.mass
+    away = counts.sqrt() * (data.rows - mean)
+    variance = away.square().sum(0) / data.mass
+    varies = variance > _SAME * mean.square()
+    unit = variance.sqrt().where(varies, torch.inf)
+    together = (away / unit).T @ (away / unit) / data.mass.max()
+    values, vectors = torch.linalg.eigh(together)
+    loadings = (vectors[:, -rank:] * values[-rank:].clamp(min=0).sqrt()).T
+    loadings = loadings * unit.where(varies, 0.0)
+    least = _LEAST * variance * varies
+    found = Factors(mean, loadings, variance / 2 * varies)
+    for _ in range(_SWEEPS):
+        found = _improved(found, data, least)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Rows, 0 where nothing is seen; where something is, and how often it counts."""
+
+    rows: Tensor
+    seen: Tensor
+    counts: Tensor
+    mass: Tensor
+
+
+def _improved(known: Factors, data: _Rows, least: Tensor) -> Factors:
+    """Return the regression of every column on the factors, where it is seen."""
+    rank, columns = known.loadings.shape
+    gram = data.counts.new_zeros(columns, (rank + 1) ** 2)
+    cross = data.counts.new_zeros(columns, rank + 1)
+    for part in row_chunks(len(data.rows), (rank + 1) ** 2):
+        seen, counts = data.seen[part], data.counts[part]
+        z, root = known.scores(seen, (data.rows[part] - known.mean).where(seen, 0.0))
+        z = torch.nn.functional.pad(z, (0, 1), value=1.0)
+        second = z[:, :, None] * z[:, None]
+        second[:, :rank, :rank] += root @ root.mT
+        gram += counts.T @ second.flatten(1)
+        cross += (counts * data.rows[part]).T @ z
+    systems = gram.unflatten(1, (rank + 1, rank + 1))
+    pulled = systems.clone()
+    pulled.diagonal(dim1=1, dim2=2)[:, :rank] += _PULL * columns
+    found = torch.linalg.solve(pulled, cross)
+    squares = (data.counts * data.rows.square()).sum(0) - 2 * (found * cross).sum(1)
+    squares += torch.einsum("pi,pij,pj->p", found, systems, found)
+    own = torch.maximum(squares / data.mass, least) * (least > 0)
+    loadings = found[:, :rank].T * (least > 0)
+    return Factors(found[:, rank], loadings.contiguous(), own)
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,7 +60,7 @@ _TABLE = (
     _Entry(OutputFit, "closed-form", "output", "ClosedForm"),
     _Entry(OutputFit, "compiled-simplex", "compiled.solvers", "CompiledSimplex"),
     _Entry(OutputFit, "simplex-dual", "output", "SimplexDual"),
-    _Entry(StatesOverTime, "newton-over-time", "over_time", "NewtonOverTime"),
+    _Entry(StatesOverTime, "newton-over-time", "newton_states", "NewtonOverTime"),
     _Entry(BlockFit, "accelerated", "accelerated", "Accelerated"),
     _Entry(ConstrainedFit, "interior-point", "interior_point", "InteriorPoint"),
 )

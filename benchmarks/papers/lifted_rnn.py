@@ -28,7 +28,7 @@ from liftednet.models import LiftedRNN
 from liftednet.problems import Link, StateFit, StatesOverTime
 from liftednet.problems.states_over_time import best_start
 from liftednet.solvers import Solver, choose
-from liftednet.solvers.over_time import NewtonOverTime
+from liftednet.solvers.newton_states import NewtonOverTime
 
 TRAIN, TEST, CLASSES = 200, 1000, 10  # as printed
 VALIDATION = 500

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from sklearn.metrics import mean_squared_error, r2_score
 from sklearn.model_selection import train_test_split
 
 from liftednet import storage
-from liftednet.command.files import require_place
 from liftednet.errors import DataError, LiftedError
 from liftednet.models.estimators import LiftedClassifier, LiftedRegressor
 from liftednet.models.estimators.base import Estimator
@@ -148,6 +148,30 @@ def columns_of(frame: pd.DataFrame, names: Sequence[str], path: Path) -> pd.Data
             f"{', '.join(map(str, frame))}."
         )
     return frame[list(names)]
+
+
+def require_place(path: Path, *others: Path | str | None) -> None:
+    """Try whether a file can be written, before there is something to write.
+
+    Args:
+        path: of the file.
+        others: files that the command reads or writes, too.
+
+    Raises:
+        DataError: its folder does not exist or cannot be written to, it is a folder or a device
+            itself, or one of the others.
+    """
+    if path.is_dir():
+        raise DataError(f"{path} is a folder: name a file in it.")
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} cannot be written: it is there, and is no file.")
+    if any(path.resolve() == Path(other).resolve() for other in others if other is not None):
+        raise DataError(f"{path} has another use in this command, and would be lost: name another.")
+    try:
+        with TemporaryFile(dir=path.parent):
+            return
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror}: {path.parent}.") from error
 
 
 def run_train(

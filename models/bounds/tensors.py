@@ -83,7 +83,7 @@ class Followed(Tensor):
 
 def _asked(name: str) -> Callable[..., Any]:
     def refuse(self: Followed, *_: Any, **__: Any) -> Any:
-        self.walk.called, self.walk.line = name, _line()
+        self.walk.called, self.walk.line = name, users_line()
         raise self.walk.halt(name, "a value that depends on the inputs is asked for")
 
     return refuse
@@ -139,11 +139,11 @@ class Walk:
     called: str = ""
     line: str = ""
     made: dict[int, Tensor] = field(default_factory=dict)
-    stack: list[str] = field(default_factory=list)
+    stack: list[tuple[str, nn.Module]] = field(default_factory=list)
 
     def where(self, name: str) -> str:
         """Return a call with its module and line, for people."""
-        inside = self.stack[-1] if self.stack else ""
+        inside = self.stack[-1][0] if self.stack else ""
         return f"{self.called or name} in {inside or 'the network'} ({self.line or 'torch'})"
 
     def lost(self, name: str, why: str = "") -> int:
@@ -345,7 +345,7 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         walk, name = self.walk, getattr(func, "__name__", repr(func)).strip("_")
-        walk.called, walk.line = name, _line()
+        walk.called, walk.line = name, users_line()
         followed = any(isinstance(x, Followed) for x in args)
         if func is nearest_in_polyhedron or (name in walk.whole and followed):
             operator = _Projected() if func is nearest_in_polyhedron else walk.whole[name]
@@ -402,7 +402,7 @@ def follow(
         dtypes: of the inputs.
     """
     given = [Followed(x, dtype, walk) for x, dtype in zip(inputs, dtypes, strict=True)]
-    with torch.no_grad(), _hooked(walk, network), _Functions(walk), _Operators(walk):
+    with torch.no_grad(), in_modules(network, walk.stack), _Functions(walk), _Operators(walk):
         try:
             found = network(*given)
         except Exception as error:  # whatever a network says to tensors without values
@@ -417,27 +417,38 @@ def follow(
 
 
 @contextmanager
-def _hooked(walk: Walk, network: nn.Module) -> Iterator[None]:
-    """Let a walk know in which module it is."""
+def in_modules(network: nn.Module, stack: list[tuple[str, nn.Module]]) -> Iterator[None]:
+    """Keep the modules that a network is in while it runs, each with its path, the last inmost."""
 
     def leave(*_: Any) -> None:
-        walk.stack.pop()
+        stack.pop()
 
     with ExitStack() as hooks:
         for path, module in network.named_modules():
             enter = module.register_forward_pre_hook(
-                lambda _, __, path=path: walk.stack.append(path), prepend=True
+                lambda module, _, path=path: stack.append((path, module)), prepend=True
             )
             hooks.callback(enter.remove)
             hooks.callback(module.register_forward_hook(leave).remove)
         yield
 
 
-def _line() -> str:
+def users_line() -> str:
+    """Return file and line of the user's code that is running, or "" where there is none."""
     frame: Any = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_INSIDE):
         frame = frame.f_back
     return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
-__all__ = ["OTHER", "Call", "Composite", "Followed", "Stopped", "Walk", "follow"]
+__all__ = [
+    "OTHER",
+    "Call",
+    "Composite",
+    "Followed",
+    "Stopped",
+    "Walk",
+    "follow",
+    "in_modules",
+    "users_line",
+]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from . import activations, layers, operations
+from . import calls, layers
 from .model import LiftedModule, initialize_, lift
 
 __all__ = ["LiftedModule", "initialize_", "lift"]
 
-_TABLES = (activations, layers, operations)  # imported for the rows that they register
+_TABLES = (calls, layers)  # imported for the rows that they register

@@ -12,12 +12,10 @@ stays as the example has it, in all three.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,8 +24,9 @@ from torch.overrides import TorchFunctionMode
 
 from liftednet.errors import DataError
 
+from ..bounds.tensors import in_modules, users_line
+
 TAKEN = ("bool", "int", "float", "index", "item", "tolist")  # of a tensor, for Python
-_INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent))  # of no user
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +105,7 @@ class _Tracer(TorchFunctionMode):
         if self.stack and (kept or versions):
             given, stack = (tuple(args), dict(kwargs)), tuple(self.stack)
             self.calls.append(
-                Call(name.strip("_"), function, *given, result, stack, _line(), versions)
+                Call(name.strip("_"), function, *given, result, stack, users_line(), versions)
             )
 
 
@@ -122,18 +121,7 @@ def trace(network: nn.Module, example: tuple[Any, ...]) -> tuple[list[Call], Any
         DataError: the network cannot run on the example, and which of its modules cannot.
     """
     tracer = _Tracer()
-
-    def leave(*_: Any) -> None:
-        tracer.stack.pop()
-
-    with _evaluated(network), ExitStack() as hooks:
-        for path, module in network.named_modules():
-            enter = module.register_forward_pre_hook(
-                lambda module, _, path=path: tracer.stack.append((path, module))
-            )
-            hooks.callback(enter.remove)
-            hooks.callback(module.register_forward_hook(leave).remove)
-        hooks.enter_context(_own_functions(tracer))
+    with _evaluated(network), in_modules(network, tracer.stack), _own_functions(tracer):
         try:
             with tracer:
                 # torch.compile's module would trace the calls, and hide them
@@ -208,10 +196,3 @@ def replaced(value: Any, change: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, dict):
         return {name: replaced(part, change) for name, part in value.items()}
     return value
-
-
-def _line() -> str:
-    frame: Any = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith(_INSIDE):
-        frame = frame.f_back
-    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

@@ -8,17 +8,14 @@ from typing import Any
 
 import torch
 
-from liftednet import processes
+from liftednet import processes, solvers
 from liftednet.errors import DeclarationError, SolverError
 from liftednet.layers.expression import SAMPLE_WEIGHTS
 from liftednet.problems import StatesOverTime
 from liftednet.solution import Solution, Status
 from liftednet.solvers import Solver, choose, get_solver
-from liftednet.solvers.accelerated import Accelerated
 from liftednet.solvers.base import default_tolerance
 from liftednet.solvers.choice import retry_in_torch
-from liftednet.solvers.generalized_linear import GeneralizedLinear
-from liftednet.solvers.over_time import NewtonOverTime
 from liftednet.validation import require_count, require_positive
 
 from ..block import Block, Blocks, Structure, recalled, remembered
@@ -139,7 +136,7 @@ class Solvers:
         goal = max(self.tolerance / 10, _REACHABLE * torch.finfo(dtype).eps)
         wanted = self._wanted(problem, goal)
         solver = choose(problem, wanted)
-        if wanted == "auto" and isinstance(solver, Accelerated):
+        if wanted == "auto" and isinstance(solver, solvers.Accelerated):
             solver = replace(solver, tolerance=max(goal, default_tolerance(dtype)))
         cache = solver.prepare(problem, self._caches.get(block.name))
         self._caches[block.name] = cache
@@ -155,7 +152,9 @@ class Solvers:
         if wanted != "auto":
             return wanted
         quick: Solver[Any, Any, Any] = (
-            NewtonOverTime(goal, _STEPS_OVER_TIME) if over_time else GeneralizedLinear(goal)
+            solvers.NewtonOverTime(goal, _STEPS_OVER_TIME)
+            if over_time
+            else solvers.GeneralizedLinear(goal)
         )
         serves = quick.obstacle(problem) is None and not problem.quadratic
         return quick if serves else "auto"

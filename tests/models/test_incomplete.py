@@ -15,7 +15,7 @@ from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.layers import dense
 from liftednet.losses import SquaredError
 from liftednet.models import FullBatch, Lifted, LiftedMLP, Minibatch
-from liftednet.solvers.factor_analysis import Factors, fit_factors
+from liftednet.models.incomplete import Factors, fit_factors
 
 
 def drawn(seed: int = 0) -> Factors:

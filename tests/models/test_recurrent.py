@@ -16,7 +16,7 @@ from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntro
 from liftednet.models import FullBatch, LiftedRNN
 from liftednet.problems import StatesOverTime
 from liftednet.solvers import solve
-from liftednet.solvers.over_time import NewtonOverTime
+from liftednet.solvers.newton_states import NewtonOverTime
 
 PAPER: dict[str, Any] = {"divergence": "joint", "rho": 0.1}
 RAW: dict[str, Any] = {**PAPER, "standardize": False}

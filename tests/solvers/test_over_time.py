@@ -25,7 +25,7 @@ from liftednet.problems.states_over_time import (
     forward_states,
 )
 from liftednet.solution import Status
-from liftednet.solvers.over_time import NewtonOverTime
+from liftednet.solvers.newton_states import NewtonOverTime
 
 STEPS, SAMPLES, UNITS, OUTPUTS = 6, 4, 3, 2
 LENGTHS = torch.tensor([6, 1, 4, 2])

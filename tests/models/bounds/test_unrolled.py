@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from liftednet.models.bounds.unrolled import unrolled
+from liftednet.models.bounds.reading import unrolled
 
 KINDS: list[dict[str, Any]] = [
     {"bias": False}, {"batch_first": True, "nonlinearity": "relu"},

@@ -17,9 +17,8 @@ from liftednet.errors import DeclarationError, FitWarning
 from liftednet.problems import Link, StateFit
 from liftednet.solution import Status
 from liftednet.solvers import choice, choose, solve
-from liftednet.solvers.kernels import device
-from liftednet.solvers.kernels.device import programs
-from liftednet.solvers.kernels.states import FusedStates, StateBlocks, state_blocks
+from liftednet.solvers.kernels import states
+from liftednet.solvers.kernels.states import FusedStates, StateBlocks, programs, state_blocks
 
 SMALL = StateBlocks(16, depth=16, columns=16)
 FEW_TOLERANCE = 2e-5
@@ -179,7 +178,7 @@ def test_without_the_interpreter_the_processor_is_refused(
 def test_without_triton_torch_serves_and_nothing_warns(
     generator: torch.Generator, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
-    monkeypatch.setattr(device, "has_triton", lambda: False)
+    monkeypatch.setattr(states, "has_triton", lambda: False)
     problem = fit(4, 3, 2, generator)
     assert "liftednet[gpu]" in (FusedStates().obstacle(problem) or "")
     assert solve(problem).status is Status.SOLVED
@@ -207,8 +206,8 @@ def test_a_kernel_proves_itself_before_it_is_chosen(
     monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     kernel, there = FusedStates(blocks=SMALL), torch.device("cpu")
-    device.proven.cache_clear()
-    assert device.proven(kernel, there) and not recwarn
+    states.proven.cache_clear()
+    assert states.proven(kernel, there) and not recwarn
     solved = type(kernel).solve
     for wrong, said in ((1e-2, "off by"), (None, "fails")):
 
@@ -216,13 +215,13 @@ def test_a_kernel_proves_itself_before_it_is_chosen(
             found = solved(self, problem)
             return replace(found, value=found.value + wrong)
 
-        device.proven.cache_clear()
+        states.proven.cache_clear()
         with monkeypatch.context() as patch, pytest.warns(FitWarning, match=said) as warned:
             patch.setattr(type(kernel), "solve", spoiled)
-            assert not device.proven(kernel, there)
-            assert not device.proven(kernel, there)  # which is known, and not said again
+            assert not states.proven(kernel, there)
+            assert not states.proven(kernel, there)  # which is known, and not said again
         assert len(warned) == 1
-    device.proven.cache_clear()
+    states.proven.cache_clear()
 
 
 def fit_of_scale(scale: float, generator: torch.Generator, samples: int = 16) -> StateFit:
