@@ -18,7 +18,7 @@ from liftednet.power import Power
 
 from .builders import LiftedMLP
 from .choice import matrix_work
-from .error_bars import answer_skewed, laplace_of
+from .error_bars import answer_skewed, laplace_of, widen
 from .trace import Step
 
 STEPS = 200  # of one fit at most
@@ -38,6 +38,7 @@ _FOR_A_WEIGHT = 3  # answers of them
 _NEARLY = 1e-2  # share of noise below which targets may be such a function
 _MET = 1e-18  # share of noise that is rounding
 _SURE = 3.0  # of log p(y): less tells neither exponents nor sizes apart
+_LIKELY = 10.0  # of log p(y): fits that are less behind may be true as well
 _LOOKS = 5  # at the evidence, by which a fit is judged
 _AHEAD = 4.0  # how many times as much as in these it may yet gain
 
@@ -131,7 +132,7 @@ class _BehindError(Exception):
 
 @dataclass
 class _Search:
-    """Fits, and the one of the largest evidence, with the warnings that it gave."""
+    """Fits, all with their evidence and the one of the largest, with the warnings that it gave."""
 
     make: Callable[[Candidate], LiftedMLP]
     fit: Callable[..., object]
@@ -141,6 +142,7 @@ class _Search:
     model: LiftedMLP | None = None
     candidate: Candidate | None = None
     told: Sequence[warnings.WarningMessage] = field(default_factory=list)
+    ended: list[tuple[float, Candidate, LiftedMLP]] = field(default_factory=list)
 
     def tries(self, candidate: Candidate, least: float = 0.0) -> bool:
         """Fit a network, and say whether it is the best so far by more than so much.
@@ -171,6 +173,7 @@ class _Search:
         except _BehindError:
             return False
         found, noise = _evidence(model)
+        self.ended.append((found, candidate, model))
         better = self.model is None or found > self.evidence + least
         if better:
             self.evidence, self.noise, self.model, self.told = found, noise, model, told
@@ -210,6 +213,12 @@ def fit_by_evidence(
         cut = _choose(search, size, data, activations, deep)
     model, found = search.model, search.candidate
     assert model is not None and found is not None  # the first is, at least
+    near = [
+        other for evidence, candidate, other in search.ended
+        if candidate.power is found.power and evidence > search.evidence - _LIKELY
+    ]  # fmt: skip
+    if near:  # or there is no noise
+        widen(model, near)
     if found.power is not None:
         answer_skewed(model)
     of_powers = "" if found.power is None else " of powers of the targets"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -141,7 +141,7 @@ class Posterior:
             raise DataError(f"{self._term.loss.name} gives no probabilities; call predict.")
         data, activate = self.model._unlabeled(X, lengths), self._term.activation.forward
         found = [
-            averaged(activate, outputs, self.laplace.share * covariances)
+            averaged(activate, outputs, covariances)
             for outputs, covariances in self.laplace.outputs(self._forward(data))
         ]
         return self._by_sample(torch.cat(found), data)
@@ -329,7 +329,6 @@ def laplace_of(model: Lifted, shared: bool = False) -> Laplace:
     """
     from liftednet.solvers.gauss_newton.equations import OutputEquations, answers
     from liftednet.solvers.gauss_newton.laplace import laplace, share_of
-    from liftednet.solvers.gauss_newton.objective import joined
 
     fitted = model._known
     refuse_loss(model)
@@ -352,12 +351,13 @@ def laplace_of(model: Lifted, shared: bool = False) -> Laplace:
         last = set(parameters_of(model.network.terms[0].argument))
         among = [n for n, p in enumerate(fitted.structure.parameters) if p in last]
         found = laplace(
-            forward, joined([layer.stacked() for layer in fitted.weights]),
+            forward, _point(fitted),
             chosen=not isinstance(fitted.method, GaussNewton | Global),
             among=None if whole else among,
         )  # fmt: skip
-        if shared and found is not None and model.network.terms[0].loss.probabilistic:
-            found = replace(found, share=share_of(found, forward))
+        if shared and found is not None:
+            own = model.network.terms[0].loss.probabilistic
+            found = replace(found, share=share_of(found, forward) if own else fitted.spread)
     if found is None:
         raise SolverError(
             "there are no error bars: the targets are met without any noise, or the curvature is "
@@ -393,6 +393,27 @@ def _warn_of_spread(target: Target, outputs: Tensor, counted: Tensor) -> None:
             "error bars are too narrow. loss=None finds the size of the noise.",
             FitWarning, stacklevel=4,
         )  # fmt: skip
+
+
+def widen(model: Lifted, others: Sequence[Lifted]) -> None:
+    """Let outputs be as uncertain as other fits to the same data are off, beside H^-1.
+
+    One factor on the covariance V, 1 + max_k sum_i |u_k - u|^2 / sum_i tr V over training rows:
+    one Gaussian about one of several minima is too narrow.
+
+    Args:
+        model: the fit that is kept.
+        others: fits that explain the data nearly as well, itself among them.
+    """
+    if isinstance(model.network.terms[0].loss, Likelihood):
+        forward, found = _forward_on(model._known, model._on_data()), laplace_of(model)
+        (target,), (here,) = forward.targets, forward.passed(found.point)
+        counted = target.weight * target.counted[..., None]
+        widths = [part.diagonal(dim1=-2, dim2=-1) for _, part in found.outputs(forward)]
+        own = float((counted * torch.cat(widths)).sum())
+        there = (_forward_on(x._known, x._on_data()).passed(_point(x._known)) for x in others)
+        off = max(float((counted * (u - here).square()).sum()) for (u,) in there)
+        model._fit = replace(model._known, spread=1 + off / own if own else 1.0)
 
 
 def answer_skewed(model: Lifted) -> None:
@@ -508,6 +529,12 @@ def refuse_loss(model: Lifted) -> None:
             "SquaredError(), which is loss=None in LiftedRegressor, Huber(), Poisson(), "
             "CrossEntropy() and BinaryCrossEntropy()."
         )
+
+
+def _point(fitted: Fitted) -> Tensor:
+    from liftednet.solvers.gauss_newton.objective import joined
+
+    return joined([layer.stacked() for layer in fitted.weights])
 
 
 def _forward_on(fitted: Fitted, data: Data) -> Forward:

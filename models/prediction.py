@@ -57,6 +57,7 @@ class Fitted:
         report: of constraints on scores, where the fit had some.
         varying: a network whose rates are precisions of the noise, and their mean; None where the
             noise is the same everywhere.
+        spread: how much larger variances of outputs are than those about one fit.
     """
 
     structure: Structure
@@ -73,6 +74,7 @@ class Fitted:
     laplace: Laplace | None = None
     chosen: str = ""
     varying: tuple[Predictor, float] | None = None
+    spread: float = 1.0
 
     @cached_property
     def folded(self) -> list[Weights] | None:

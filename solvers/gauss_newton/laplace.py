@@ -19,10 +19,11 @@ from torch.quasirandom import SobolEngine
 
 from .covariance import Covariance
 from .equations import NormalEquations, hessians, output_jacobians, parts_of
-from .evidence import NO_TAILS, evidence, precision_of, prior_of, pulled_by
+from .evidence import NO_TAILS, count_answers, evidence, precision_of, prior_of, pulled_by
 from .objective import Forward, Tensors
 from .steps import direct
 
+_CONSTANT = 1e-3  # of the answers: what a constant is pulled by at most, which no rho is for
 _SHARES = (0.0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 _ROWS = 1000  # by which one of them is chosen
 _ROUNDS = 4  # of the noise of several outputs, from that of their residuals on
@@ -43,7 +44,8 @@ class Laplace:
         noise: variance of the targets of squares around the outputs, (outputs,); none of others.
         degrees: of freedom by which the noise is known; infinite of others.
         logarithm: log p(targets); -inf where weights have no rho.
-        share: of H^-1 that probabilities are averaged over, see `share_of`; 1 before it was asked.
+        share: of H^-1 that outputs are spread by: of probabilities see `share_of`, of numbers 1, or
+            more where other fits are farther off.
         tails: delta, share and length of those of the noise, see `Noise`.
     """
 
@@ -67,12 +69,14 @@ class Laplace:
         for part in parts_of(forward, len(self.point) * len(self.noise)):
             (outputs,), (rows,) = output_jacobians(part, self.point)
             images = self.covariance.image(rows)
-            yield outputs, self.scale * images @ images.mT
+            yield outputs, self.share * self.scale * images @ images.mT
 
     def draws(self, forward: Forward, count: int, generator: torch.Generator) -> Tensor:
         """Return outputs at draws of the weights, (draws, samples, rows, outputs)."""
         normal = torch.randn(count, len(self.point), generator=generator, dtype=torch.float64)
-        moves = self.scale**0.5 * self.covariance.draw(normal.to(self.point.device))
+        moves = (self.share * self.scale) ** 0.5 * self.covariance.draw(
+            normal.to(self.point.device)
+        )
         found = []
         for part in parts_of(forward, len(self.point) * len(self.noise)):
             (outputs,), (rows,) = output_jacobians(part, self.point)
@@ -179,11 +183,12 @@ def _laplace(forward: Forward, point: Tensor) -> tuple[Laplace, Tensor | None] |
     prior = prior_of(forward)
     suited = NormalEquations if bool((prior == 0).any()) else direct
     model = suited(forward, point)
-    covariance = model.covariance(prior)
+    (target,) = forward.targets
+    weak = prior.clamp(max=_CONSTANT * count_answers(target))
+    covariance = model.covariance(torch.where(forward.pulls > 0, prior, weak))
     seen = evidence(forward, model, forward.objective(point))
     if covariance is None or seen is None:
         return None
-    (target,) = forward.targets
     noise = point.new_full((target.values.shape[-1],), seen.noise if forward.squared else 0.0)
     if target.precision is not None:
         noise = noise / target.precision

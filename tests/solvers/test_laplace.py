@@ -101,6 +101,22 @@ def test_a_linear_network_has_the_posterior_of_bayesian_regression() -> None:
     assert found.logarithm == pytest.approx(float(right))
 
 
+def test_what_nothing_pulls_is_as_open_as_without_its_rho() -> None:
+    """A constant beside weights that a large rho holds at 0: the mean, known to s / N."""
+    x, y = normal(25, 4), normal(25, 1, seed=1)
+    x[:, 0] = 1
+    forward = linear(x, y)
+    pull = torch.full((4, 1), 1e9, dtype=torch.float64)
+    pull[0] = 0
+    point = torch.tensor([float(y.mean()), 0, 0, 0], dtype=torch.float64)
+    found = laplace(replace(forward, pull=(pull,)), point)
+    assert found is not None
+    ((_, covariances),) = found.outputs(replace(forward, targets=()))
+    # A pull of a thousandth of the answers is left for the sake of constants that tell nothing.
+    wanted = torch.full((25,), found.scale / 25, dtype=torch.float64)
+    torch.testing.assert_close(covariances[:, 0, 0, 0], wanted, rtol=2e-3, atol=0)
+
+
 def hidden(x: Tensor, y: Tensor, loss: Divergence) -> tuple[Forward, Tensor]:
     """u = [tanh(X W), 1] V, and a point."""
 
