@@ -49,7 +49,8 @@ class Certificate:
             their last activation.
         unknown: calls of which nothing is known, and that outputs depend on: with their modules
             and lines.
-        names: of the inputs, where they have some.
+        names: of the inputs, where they have some; of a category "column=kind" for each kind, of
+            two kinds the second one's.
         box: (2, inputs), between which all of this holds; None for every input.
         attained: of exact=True, the least and the largest derivatives that are attained, beside
             lowest and highest, which they meet where the time has sufficed, (2, outputs, inputs).

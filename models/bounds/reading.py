@@ -65,7 +65,9 @@ def subject_of(model: Any, example: Any, logits: bool = False) -> Subject:
         return Subject(module, _example(module, example))
     if not isinstance(model, Predictor) and hasattr(model, "model_"):
         inside = subject_of(model.model_, example, logits)
-        names = tuple(map(str, getattr(model, "feature_names_in_", ())))
+        kinds = getattr(model, "_kinds", None)
+        own = kinds.inputs if kinds else getattr(model, "feature_names_in_", ())
+        names = tuple(map(str, own))
         inputs = sum(math.prod(x.shape[1:]) for x in inside.example)
         return replace(inside, names=names if len(names) == inputs else ())
     if not isinstance(model, Predictor):

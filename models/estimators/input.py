@@ -86,6 +86,15 @@ class Kinds:
             place += width
         return found
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the columns of the network: that of a kind, of two kinds the second one's."""
+        found = list[str]()
+        for name, places in self.groups.items():
+            kinds = self.seen.get(name, ())[-len(places) :]
+            found += [f"{name}={kind}" for kind in kinds] or [str(name)]
+        return tuple(found)
+
     def encoded(self, X: Any) -> Rows:
         """Return the columns of the network, (samples, columns), of a frame with these names.
 

@@ -88,13 +88,20 @@ def test_a_box_is_refused_with_what_is_needed():
             certify(network(nn.ReLU), box=bad)
 
 
-def test_estimators_have_the_names_of_their_columns():
+def test_estimators_have_the_names_of_their_columns_and_kinds():
     pandas = pytest.importorskip("pandas")
-    X = pandas.DataFrame(np.random.default_rng(0).random((60, 2)), columns=["age", "height"])
-    found = LiftedRegressor((4,), max_iter=3, monotonic_cst=[1, 0], random_state=0)
+    draw = np.random.default_rng(0)
+    X = pandas.DataFrame({"age": draw.random(60), "color": draw.permutation(20 * list("rgb"))})
+    X["sex"], X["alike"] = draw.permutation(30 * ["f", "m"]), "same"
+    found = LiftedRegressor((4,), max_iter=3, monotonic_cst={"age": 1}, random_state=0)
     found.fit(X, X["age"])
     claim = certify(found, box=(0.0, 1.0))
-    assert claim.names == ("age", "height") and 0 in claim.increasing  # height may, too
+    named = ("age", "color=b", "color=g", "color=r", "sex=m", "alike=same")
+    assert claim.names == named and 0 in claim.increasing  # others may, too
+    for place, name in enumerate(claim.names[1:5], 1):  # each is 1 where its kind is
+        column, kind = name.split("=")
+        largest = 1.0 if column == "color" else 0.5
+        assert (found._kinds.encoded(X)[X[column] == kind, place] == largest).all()
     text = str(claim)
     assert "nondecreasing in inputs age" in text and "within the box" in text
     assert "<= output 0 <=" in text
