@@ -157,7 +157,7 @@ def _suited(settings: Settings, structure: Structure, data: DataShape | None) ->
         reason += ", rho by their evidence"
         structure = pulled(structure, FIRST_RHO)
     else:
-        reason += ", with the rho or the penalty that is given"
+        reason += ", to the minimum of the rho or the penalty that is given"
     method, before = GaussNewton(evidence=evidence), None
     if not has_ends(structure):
         steps = min(method.steps, affordable_steps(structure, data.samples))

@@ -228,10 +228,12 @@ class Problem:
 def stopped_early(steps: Steps, problem: Problem) -> Steps:
     """Yield steps with the held-out loss after each round, and stop where it no longer falls.
 
-    The weights of the least are those to keep, whatever the method is.
+    The weights of the least are those to keep, whatever the method is; they may be the first.
     """
     assert problem.validate is not None  # there is something held out
-    weights, value, best, since = problem.memory.get("best", (None, math.inf, 0, 0))
+    first = list(problem.point.weights)
+    start = first, min(math.inf, problem.validate(first)), -1, 0  # infinite where that is NaN
+    weights, value, best, since = problem.memory.get("best", start)
     ending = Ending.STOPPED
     while since < problem.patience:
         try:

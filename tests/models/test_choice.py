@@ -20,6 +20,7 @@ from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRN
 from liftednet.models.choice import Choice, DataShape, choose, shape_of
 from liftednet.models.results import Ending, Trace
 from liftednet.penalties import L1, Nonnegative, SquaredFrobenius
+from liftednet.problems import Weights
 
 X, Y = make_friedman1(400, noise=1.0, random_state=3)
 X, Y, UNSEEN, EXPECTED = X[:200], Y[:200], X[200:], Y[200:]
@@ -116,6 +117,20 @@ def test_early_stopping_keeps_the_best_of_every_method(method) -> None:
     assert errors / scale == pytest.approx(min(held), rel=1e-4)
 
 
+@pytest.mark.parametrize("method", ["full", GaussNewton()])
+def test_where_training_starts_is_kept_where_nothing_is_better(method) -> None:
+    """Of 24 rows and 20 weights the least squares err more on other rows than what made them."""
+    draw = np.random.default_rng(0)
+    X, truth = draw.normal(size=(48, 20)), draw.normal(size=(20, 1))
+    start = [Weights(torch.from_numpy(truth), torch.zeros(1, dtype=torch.float64))]
+    model = LiftedMLP(
+        (20, 1), loss=SquaredError(), standardize=False, rho=1e-6, early_stopping=True,
+        validation_fraction=0.5, method=method, start=start,
+    )  # fmt: skip
+    model.fit(X, X @ truth + draw.normal(size=(48, 1)))
+    np.testing.assert_array_equal(model.weights[0].matrix, truth)
+
+
 def test_a_bound_that_binds_is_held_at_every_step() -> None:
     found = LiftedRegressor(**SMALL, lipschitz=8.0, max_iter=5).fit(X, Y)
     assert isinstance(trace_of(found.model_).method, Minibatch)
@@ -132,7 +147,7 @@ def test_a_bound_that_binds_is_held_at_every_step() -> None:
     ("options", "method", "words"),
     [
         ({}, GaussNewton, "300 answers and 1,201 weights are few enough"),
-        ({"rho": 2.0}, GaussNewton, "with the rho or the penalty that is given"),
+        ({"rho": 2.0}, GaussNewton, "to the minimum of the rho or the penalty that is given"),
         ({"penalty": Nonnegative()}, GaussNewton, "is given"),
         ({"penalty": L1(0.1)}, Minibatch, "not L1"),
         ({"loss": Quantile()}, Minibatch, "Quantile is no likelihood of numbers"),

@@ -9,12 +9,20 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from liftednet import activations
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.errors import DataError
 from liftednet.losses import CrossEntropy
-from liftednet.penalties import L1, Nonnegative, Penalty, SpectralNorm, SquaredFrobenius
+from liftednet.penalties import (
+    L1,
+    Nonnegative,
+    Penalty,
+    RowNorm,
+    SpectralNorm,
+    SquaredFrobenius,
+)
 from liftednet.problems import (
     BlockFit,
     Design,
@@ -28,6 +36,7 @@ from liftednet.problems import (
 from liftednet.problems.fit import NEAR, require_bounded
 from liftednet.problems.priors import BoxedStates, PenalizedWeights
 from liftednet.problems.states_over_time import best_start, forward_states
+from liftednet.sets.penalty import _judged
 from liftednet.solvers import solve
 
 LINEAR = joint(activations.Identity())
@@ -230,3 +239,20 @@ def test_a_target_off_its_domain_is_named_with_its_place(target: list[list[float
         require_bounded("the targets", tight(activations.Sigmoid()), v)
     require_bounded("the targets", tight(activations.Sigmoid()), v.clamp(0, 1))
     require_bounded("the targets", LINEAR, v)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_penalties_may_lose_is_fenchel_s_gap_and_nothing_where_that_is_rounding(
+    dtype: torch.dtype,
+) -> None:
+    """pi(W) - pi(P) - <W - P, S>, with S in dpi(P): in closed form of |.| and of a ball."""
+    near, weight = 100 * torch.finfo(dtype).eps, 1e3 * normal(200, 3).to(dtype)
+    calm = (0.3 * weight.sign()).unsqueeze(0)  # W moves by step (rho - .3), on its side
+    assert _judged([L1(0.5)], weight, calm, 0.7).gap == 0.0
+    below, up = weight.new_full((1, 3), -0.01), weight.new_full((1, 1, 3), 0.6)  # through 0
+    assert _judged([L1(0.5)], below, up, 1.0).gap == pytest.approx(3 * 2 * 0.5 * 0.01, rel=near)
+    ball, pull = RowNorm(2.0), normal(4, 3, seed=1).to(dtype)
+    inside = 0.9 * ball.bound * normalize(pull)  # from .9 of the bound along a pull to the bound
+    lost = 0.2 * float(pull.norm(dim=1).sum()) - 4 * 0.2**2 / 10.0
+    found = _judged([ball], inside, pull.unsqueeze(0), 10.0).gap
+    assert found == pytest.approx(lost, rel=10 * near)  # P is 64 eps within, W a tenth

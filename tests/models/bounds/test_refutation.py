@@ -68,6 +68,18 @@ def test_training_inputs_are_tried():
         refute(far, false, example, (torch.tensor([[900.0], [1100.0], [1200.0]]),))
 
 
+def test_answers_that_overflow_refute_nothing():
+    """Of 1e38 x every point above 3.4 is infinite in float32, and the claim is right."""
+    steep = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        steep.weight.fill_(1e38)
+    assert certify(steep).lipschitz == pytest.approx(1e38, rel=1e-6)
+    trial = _Trial(steep, (1e-5, 1e-3), certify(steep), (torch.zeros(2, 1),))
+    for one, other in ((0.0, 100.0), (100.0, 0.0), (-100.0, 100.0)):
+        ends = (torch.tensor([[x]], dtype=torch.float64) for x in (one, other))
+        trial.pairs(*ends)
+
+
 def test_a_jump_is_found_between_points():
     class Jump(nn.Module):
         def forward(self, x):
