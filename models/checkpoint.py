@@ -7,7 +7,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
@@ -96,7 +96,7 @@ class Keeper:
         self._checkpoint, self._saved, self._owned = checkpoint, None, ExitStack()
         self._held: tuple[Memory, int] | None = None
         self._kept: tuple[Memory, int] | None = None
-        self._terminated = self._stopped = self._told = False
+        self._terminated = self._stopped = self._told = self.resumed = False
         self._signal = int(signal.SIGTERM)
         processes.ask(stop=False, write=False)
         processes.asked()  # what was asked of a training before is forgotten
@@ -155,14 +155,21 @@ class Keeper:
         if saved is None:
             return {}, None
         about, _, tensors = saved
+        self.resumed = True
         own = share_of(samples).rows if processes.size() > 1 else None
         try:
-            known = len(fields(Step))  # to which earlier versions added what was sent
-            steps = [Step(*step[:known]) for step in about["steps"]]
+            steps = [_step(values) for values in about["steps"]]
             memory = unpacked(about["memory"], tensors, device, own)
-            return memory, Trace(about["start"], steps)
+            return memory, Trace(float(about["start"]), steps)
         except OF_BAD_VALUES as error:
-            raise DataError(f"the checkpoint {self._path} cannot be used: {error}.") from error
+            raise self.unusable(error) from error
+
+    def unusable(self, error: Exception) -> DataError:
+        """Return what to raise where what a file holds is of other kinds than what was written."""
+        return DataError(
+            f"the checkpoint {self._path} cannot be used: what it holds is no memory of this "
+            f"training ({error}). A run that does not resume replaces it."
+        )
 
     def rest(self, trace: Trace, memory: Memory) -> None:
         """Hold what a training remembers between two steps, and write it where that is due.
@@ -285,6 +292,17 @@ def _take_place(path: Path, held: ExitStack) -> None:
         remove_unfinished(path)
     except OSError as error:
         raise DataError(f"no checkpoint can be written to {path}: {error.strerror}.") from None
+
+
+def _step(values: Sequence[Any]) -> Step:
+    """Return a step of numbers and names; earlier versions added to it what was sent."""
+    step = Step(*values[: len(fields(Step))])
+    for name, value in vars(step).items():
+        untold = value is None and name in ("validation", "evidence")
+        named = name in ("block", "solver")
+        if not untold and not isinstance(value, str if named else int | float):
+            raise TypeError(f"{name} of a step is {value!r}")
+    return step
 
 
 def _read(path: Path) -> Saved:

@@ -17,6 +17,7 @@ from liftednet import processes
 from liftednet.errors import DataError, SolverError
 from liftednet.lazy import pyplot
 from liftednet.samples import Weights
+from liftednet.storage import OF_BAD_VALUES
 
 if TYPE_CHECKING:
     from .checkpoint import Keeper
@@ -282,7 +283,7 @@ def run(
         progress: whether to show a bar; of several processes the first has one.
         on_step: told after every step; where it raises an error, what is done is kept.
     """
-    trace.max_iter = max_iter
+    trace.max_iter, begun = max_iter, len(trace.steps)
     *_, last = trace.steps or [Step(0, "", math.nan, 0.0, math.nan, 0, "")]
     started = time.perf_counter() - last.seconds
     with (
@@ -303,6 +304,8 @@ def run(
         except BaseException as error:
             trace.ending = Ending.INTERRUPTED
             steps.close()
+            if keeper.resumed and len(trace.steps) == begun and isinstance(error, OF_BAD_VALUES):
+                raise keeper.unusable(error) from error
             interrupted = isinstance(error, KeyboardInterrupt)
             if interrupted or trace.steps or isinstance(error, SolverError):
                 keep()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import errno
+import json
 import multiprocessing
 import os
 import re
 import signal
 import warnings
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ from liftednet.models import (
     Minibatch,
     checkpoint,
 )
-from liftednet.models.results import Ending
-from liftednet.storage import replace_file
+from liftednet.models.results import Ending, Step
+from liftednet.storage import read_tensors, replace_file
 from tests.models.networks import labeled
 from tests.models.registry import SERVED
 
@@ -249,6 +250,36 @@ def test_every_damaged_file_is_refused_or_whole(written, monkeypatch):
         model.fit(X, Y, checkpoint=written, resume=True)
 
 
+FOREIGN: list[tuple[list[Any], Any, str]] = [  # where, what, and a word of what is told
+    (["steps", 0, "objective"], "low", "objective of a step is 'low'"),
+    (["steps", 1, "block"], 3, "block of a step is 3"),
+    (["start"], {"a": [1, {"b": 2}]}, "dict"),
+    (["memory", "moves", "weights", 0], [[1, 2], [3]], "list"),
+    (["memory", "moves", "metrics"], None, "NoneType"),
+    (["memory", "batches"], "text", "set_state"),
+    (["memory", "last", 1, "$weights", 0, "$tensor"], "none", "'none'"),
+]
+
+
+@pytest.mark.parametrize(("where", "value", "word"), FOREIGN, ids=str)
+def test_values_of_foreign_kinds_are_refused_in_a_sentence(where, value, word, written):
+    """Their checksum is right, as where somebody has edited a file and sealed it again."""
+    metadata, tensors = read_tensors(written)
+    about = json.loads(metadata["run"])
+    names = {x.name: place for place, x in enumerate(fields(Step))}
+    *outer, last = (names.get(x, x) if where[0] == "steps" else x for x in where)
+    inside = about
+    for name in outer:
+        inside = inside[name]
+    inside[last] = value
+    sealed = {name: metadata[name] for name in ("format", "version")}
+    replace_file(written, tensors, {**sealed, "run": json.dumps(about)})
+    before, model = written.read_bytes(), LiftedMLP((4, 8, 3), method=SHORT)
+    with pytest.raises(DataError, match=f"cannot be used: .* no memory of this training .*{word}"):
+        model.fit(X, Y, checkpoint=written, resume=True)
+    assert not model.is_fitted and written.read_bytes() == before
+
+
 def train_until_told(path: Path, begun: Any, go_on: Any) -> None:
     """Train on a checkpoint, and stay in it until told."""
 
@@ -311,10 +342,12 @@ def test_it_is_written_as_often_as_is_asked(tmp_path, monkeypatch):
         assert len(written) == wanted
 
 
-def test_what_killed_runs_have_left_is_removed(tmp_path):
-    path = tmp_path / "training"
+def test_what_killed_runs_have_left_is_removed(tmp_path, monkeypatch):
+    path, found = tmp_path / "training", Path.glob
     (tmp_path / ".training.x1.unfinished").touch()
     (tmp_path / ".other.x1.unfinished").touch()
+    gone = tmp_path / ".training.x2.unfinished"  # which another process removes meanwhile
+    monkeypatch.setattr(Path, "glob", lambda *given: [gone, *found(*given)])
     LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y, checkpoint=path)
     assert sorted(os.listdir(tmp_path)) == [".other.x1.unfinished", "training"]
 

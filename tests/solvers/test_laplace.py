@@ -16,7 +16,12 @@ from liftednet.divergences import Divergence, tight
 from liftednet.losses import CrossEntropy
 from liftednet.solvers.gauss_newton.covariance import unpacked_covariance
 from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations
-from liftednet.solvers.gauss_newton.evidence import evidence, precision_of, prior_of
+from liftednet.solvers.gauss_newton.evidence import (
+    _LEAST_SHARE,
+    evidence,
+    precision_of,
+    prior_of,
+)
 from liftednet.solvers.gauss_newton.laplace import averaged, laplace, share_of
 from liftednet.solvers.gauss_newton.objective import Forward, Target
 
@@ -243,6 +248,28 @@ def test_every_output_has_a_noise_of_its_own() -> None:
     assert asked is not None
     assert seen.logarithm == pytest.approx(right, rel=1e-4)  # with the noise of these weights
     torch.testing.assert_close(asked, ratio, rtol=1e-2, atol=0.0)
+
+
+@pytest.mark.parametrize("met", [False, True])  # the last output by its weights
+def test_the_noise_of_an_output_is_over_what_its_weights_leave(met: bool) -> None:
+    """|r_k|^2 / (N - gamma_k), of samples that weigh, at precisions that free one's weights more."""
+    x, c = normal(40, 12), 0.5 + torch.rand(40, generator=torch.Generator().manual_seed(3)).double()
+    y, point = normal(40, 3, seed=1), normal(12, 3, seed=2)
+    if met:
+        y[:, 2] = x @ point[:, 2]
+    forward, precision = linear(x, y, c.view(-1, 1, 1)), torch.tensor([0.001, 100.0, 1.0]).double()
+    target = replace(forward.targets[0], precision=precision)
+    forward, noise = replace(forward, targets=(target,)), []
+    for k in range(3):
+        weighed = precision[k] * c[:, None] * x
+        inverse = torch.linalg.inv(weighed.T @ x + 2 * RHO * torch.eye(12, dtype=torch.float64))
+        left = c.sum() - (weighed * (x @ inverse)).sum()
+        noise.append((c * (y - x @ point)[:, k].square()).sum() / left)
+    wanted = torch.stack(noise)
+    wanted = wanted.clamp(min=float(wanted.max()) * _LEAST_SHARE)
+    found = precision_of(forward, NormalEquations(forward, point.flatten()))
+    assert found is not None
+    torch.testing.assert_close(found, wanted.log().mean().exp() / wanted)
 
 
 def test_probabilities_of_two_classes_are_those_of_an_integral() -> None:

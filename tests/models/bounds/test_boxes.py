@@ -95,13 +95,13 @@ def test_estimators_have_the_names_of_their_columns_and_kinds():
     X["sex"], X["alike"] = draw.permutation(30 * ["f", "m"]), "same"
     found = LiftedRegressor((4,), max_iter=3, monotonic_cst={"age": 1}, random_state=0)
     found.fit(X, X["age"])
-    claim = certify(found, box=(0.0, 1.0))
+    claim, kinds = certify(found, box=(0.0, 1.0)), found._kinds
     named = ("age", "color=b", "color=g", "color=r", "sex=m", "alike=same")
     assert claim.names == named and 0 in claim.increasing  # others may, too
     for place, name in enumerate(claim.names[1:5], 1):  # each is 1 where its kind is
         column, kind = name.split("=")
         largest = 1.0 if column == "color" else 0.5
-        assert (found._kinds.encoded(X)[X[column] == kind, place] == largest).all()
+        assert kinds and (kinds.encoded(X)[X[column] == kind, place] == largest).all()
     text = str(claim)
     assert "nondecreasing in inputs age" in text and "within the box" in text
     assert "<= output 0 <=" in text
