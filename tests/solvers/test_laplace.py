@@ -252,7 +252,7 @@ def test_every_output_has_a_noise_of_its_own() -> None:
 
 @pytest.mark.parametrize("met", [False, True])  # the last output by its weights
 def test_the_noise_of_an_output_is_over_what_its_weights_leave(met: bool) -> None:
-    """|r_k|^2 / (N - gamma_k), of samples that weigh, at precisions that free one's weights more."""
+    """|r_k|^2 / (N - gamma_k), of samples that weigh, where precisions free weights unlike."""
     x, c = normal(40, 12), 0.5 + torch.rand(40, generator=torch.Generator().manual_seed(3)).double()
     y, point = normal(40, 3, seed=1), normal(12, 3, seed=2)
     if met:
