@@ -31,6 +31,7 @@ _FAR = 1e3  # ratio of scales that descent on raw data does not take
 _OUTLYING = 10.0  # times as far as all others of its feature, which look alike beside it
 _FEW = 0.1  # of a feature's entries that are not its median: more are a group of their own
 _LOOKED = 5_000  # rows in which entries far from all others are looked for
+_CENTERED = 500  # of them, whose median is the center: it takes longer than all the rest
 
 
 def warn_of(structure: Structure, values: Values, data: Data, *, pruned: bool = False) -> None:
@@ -223,23 +224,27 @@ def _unmoved(state: State, passed: Values) -> int:
 def _outlying(structure: Structure, data: Data) -> Iterator[str]:
     """Yield a text for every input some of whose features have entries far from all others.
 
-    Few entries of a feature, each ten times as far from its median as all the others.
+    Few entries of a feature, each ten times as far from its median (of some rows) as the others.
     """
     for number, variable in enumerate(structure.network.inputs, start=1):
         values = data.values[variable]
         own = values[data.values[TIME].valid] if variable.sequence else values
         step = -(-len(own) // _LOOKED) or 1
         rows = processes.joined(own[::step])
-        distance = (rows - rows.median(0).values).abs_()
-        away = distance > distance.amax(0) / _OUTLYING
+        some = rows[:: -(-len(rows) // _CENTERED) or 1]
+        distance = (rows - some.median(0).values).abs_()
+        largest = distance.amax(0)
+        away = distance > largest / _OUTLYING
+        few = away.sum(0) <= _FEW * distance.count_nonzero(0)
+        features = (few & (largest > 0)).nonzero().flatten()
+        distance, away = distance[:, features], away[:, features]
         near = distance.masked_fill(away, 0.0).amax(0)
         beyond = distance.masked_fill(~away, math.inf).amin(0)
-        few = away.sum(0) <= _FEW * (distance > 0).sum(0)
-        features = (few & (beyond >= _OUTLYING * near) & (distance.amax(0) > 0)).nonzero().flatten()
-        if not len(features):
+        outlying = beyond >= _OUTLYING * near
+        if not bool(outlying.any()):
             continue
-        times = (beyond / near)[features]
-        far, widest = away[:, features].any(1), int(times.argmax())
+        times, features = (beyond / near)[outlying], features[outlying]
+        far, widest = away[:, outlying].any(1), int(times.argmax())
         yield (
             f"in {int(far.sum())} of the {len(far)} rows of input {number}, the first of them row "
             f"{step * int(far.nonzero()[0])}, a feature lies far from all others (feature "

@@ -63,7 +63,7 @@ class Moments:
     def of(self, values: Tensor) -> Tensor:
         """Return (values - center) / scale, (..., units)."""
         raised = values if self.power is None else self.power.of(values)
-        return (raised - self.center) / self.scale
+        return (raised - self.center).div_(self.scale)
 
     def raised(self, values: Tensor) -> Tensor:
         """Return values scale + center, (..., units)."""
@@ -102,7 +102,7 @@ class Standardization:
 
     moments: Mapping[Input | Label, Moments] = field(default_factory=dict)
     still: Mapping[Input, Tensor] = field(default_factory=dict)
-    _reach: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _reach: dict[Any, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def of_a_part(self) -> Standardization:
@@ -140,10 +140,12 @@ class Standardization:
             return found
         key = variable, found.dtype, found.device
         if key not in self._reach:  # of all batches, since a step on few units is as short as this
-            known = self.moments[variable].to(found)
+            known, columns = self.moments[variable].to(found), still.to(found.device)
             reach = _rounding(found) * known.center.abs() / known.scale
-            self._reach[key] = reach.where(still.to(found.device), -1.0)
-        return found.masked_fill(found.abs() <= self._reach[key], 0.0)
+            self._reach[key] = columns.nonzero().flatten(), reach[columns]
+        columns, reach = self._reach[key]
+        left = found.index_select(-1, columns)
+        return found.index_copy_(-1, columns, left.masked_fill(left.abs() <= reach, 0.0))
 
     def later(self, data: Data) -> Data:
         """Return the same without a copy: samples are standardized as they are taken."""
