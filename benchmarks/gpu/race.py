@@ -2,7 +2,7 @@
 
 Both train for a number of epochs over which the rate falls linearly to zero; the time is that of
 the shortest training that reaches the goal, the median of three seeds. Rates and batch sizes are
-those of benchmarks/training.py, which chose them on held-out samples of MNIST on a processor.
+those of results/training, chosen on held-out samples of MNIST on a processor.
 """
 
 from __future__ import annotations

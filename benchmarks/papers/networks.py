@@ -441,12 +441,11 @@ class EchoStateNetwork:
         return states
 
     def fit(self, x: Tensor, y: Tensor, lengths: Tensor | None = None) -> EchoStateNetwork:
-        """Fit the readout to all steps, or to the last ones where y belongs to sequences.
+        """Fit the readout to all steps.
 
         Args:
             x: (batch, time, features).
-            y: targets as `Sequences.from_padded` takes them; labels are encoded by the loss,
-                with the squared error as one-hot rows.
+            y: targets of every step, as `Sequences.from_padded` takes them.
             lengths: (batch,) steps of each sequence; None: all have every step.
 
         Returns:
@@ -458,16 +457,9 @@ class EchoStateNetwork:
         sequences = Sequences.from_padded(x, y, lengths)
         batch = sequences.batch(torch.arange(len(sequences)))
         states = self.states(batch.x)
-        if sequences.per_step:
-            rows, targets = states[batch.mask], batch.y[batch.mask]
-        else:
-            rows, targets = _last(states, batch.lengths), batch.y
-        problem = WeightFit(
-            self.loss.divergence,
-            Design(rows),
-            self._encode(targets).to(rows),
-            SquaredFrobenius(self.rho),
-        )
+        rows, targets = states[batch.mask], batch.y[batch.mask]
+        encoded = self.loss.encode(targets, self.output_size).to(rows)
+        problem = WeightFit(self.loss.divergence, Design(rows), encoded, SquaredFrobenius(self.rho))
         self.readout = solve(problem).value
         return self
 
@@ -487,25 +479,6 @@ class EchoStateNetwork:
         states = self.states(x)
         outputs: Tensor = self.readout.apply(states.flatten(0, 1))
         return outputs.reshape(*states.shape[:2], self.output_size)
-
-    def outputs_at_end(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return the readout at the last step of each sequence: (batch, outputs).
-
-        Args:
-            x: (batch, time, features).
-            lengths: (batch,) steps of each sequence; None: all have every step.
-        """
-        lengths = torch.full((len(x),), x.shape[1]) if lengths is None else lengths
-        return _last(self.outputs(x), lengths)
-
-    def _encode(self, targets: Tensor) -> Tensor:
-        if isinstance(self.loss, SquaredError) and not targets.is_floating_point():
-            return torch.nn.functional.one_hot(targets, self.output_size).double()
-        return self.loss.encode(targets, self.output_size)
-
-
-def _last(values: Tensor, lengths: Tensor) -> Tensor:
-    return values[torch.arange(len(values)), lengths - 1]
 
 
 def _uniform(shape: tuple[int, ...], scale: float, source: torch.Generator) -> Tensor:

@@ -187,7 +187,7 @@ class _Runner:
             return float(right.double().mean())
 
         training = Training(
-            network, method, run.rate, _logistic, budget, run.seed, augment,
+            network, method, run.rate, logistic, budget, run.seed, augment,
             accuracy if isinstance(run, ActivityRun) else None,
         )  # fmt: skip
         training.run(Sequences.from_padded(self.windows.x_train, self.windows.y_train))
@@ -202,7 +202,7 @@ def _augmentation(run: ActivityTrial | ActivityRun) -> Augment | None:
     return Noise(run.noise) if run.noise > 0 else None
 
 
-def _logistic(outputs: Tensor, labels: Tensor) -> Tensor:
+def logistic(outputs: Tensor, labels: Tensor) -> Tensor:
     return binary_cross_entropy_with_logits(outputs[:, 0], labels.to(outputs))
 
 

@@ -122,8 +122,12 @@ class Training:
         except SolverError:
             self.losses.append(math.nan)
 
+    def optimizer(self) -> Optimizer:
+        """Return the method's optimizer of the model."""
+        return self.method.optimizer(self.model, self.rate)
+
     def _run(self, sequences: Sequences) -> None:
-        optimizer = self.method.optimizer(self.model, self.rate)
+        optimizer = self.optimizer()
         steps = max(1, self.budget.gradients // optimizer.param_groups[0].get("inner_steps", 1))
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: max(1e-3, 1 - i / steps))
         closure = self._closure(optimizer, self._batches(sequences))
