@@ -119,12 +119,12 @@ class Task:
 
 
 TASKS = {
-    "translation": Task(mirrored, Translator, 2_000, 30, "tokens right"),
+    "translation": Task(mirrored, Translator, 1_000, 30, "tokens right"),
     "text": Task(
-        windows, lambda: Reader(characters()[2], 48, characters()[2], False), 3_000, 8,
+        windows, lambda: Reader(characters()[2], 48, characters()[2], False), 3_000, 4,
         "bits a character",
     ),
-    "count": Task(counted, lambda: Reader(TOKENS, 16, 3, True), 2_000, 60, "answers right"),
+    "count": Task(counted, lambda: Reader(TOKENS, 16, 3, True), 2_000, 30, "answers right"),
 }  # fmt: skip
 
 

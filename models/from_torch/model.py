@@ -397,7 +397,7 @@ def _declare_loss(reader: Reader, output: Seen, loss: Loss) -> Expression:
         if not fits:
             raise DataError(
                 f"the network has {reader.network.steps} steps inside and answers at {shape[0]}: "
-                "it returns (samples, steps, classes) here, with the classes last."
+                "return (samples, steps, classes), or read other lengths by cells (nn.GRUCell)."
             )
         reader.network.steps = shape[0]
         expression = _at_each_step(shape[0], expression)

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
 
 from benchmarks.papers import thesis_forms
+from benchmarks.papers.future_work import Translator, mirrored
 from benchmarks.papers.networks import (
     RELU,
     TANH,
@@ -27,8 +29,12 @@ from benchmarks.papers.networks import (
     independent_scan,
 )
 from benchmarks.papers.printed_forms import FORMS, SPACING, bracket, missed
+from benchmarks.papers.temporal.damping import conjugate_gradients, damped_product, forward_of
+from benchmarks.papers.temporal.music import DroppedRNN
 from benchmarks.papers.through_time import truncated_backward
+from liftednet import lift
 from liftednet.errors import DataError
+from liftednet.models import Minibatch
 
 
 @given(steps=st.integers(1, 12), seed=st.integers(0, 1000), relu=st.booleans(), dense=st.booleans())
@@ -171,6 +177,60 @@ def test_every_command_of_the_table_exists() -> None:
     assert len(paths) > 20 and len(places) > 20
     assert all((ROOT / path).exists() for path in paths)
     assert all(place.with_suffix(".py").exists() or place.is_dir() for place in places)
+
+
+def test_lift_reads_cells_whose_answers_have_another_length() -> None:
+    """Beside the torch network itself, with weights that its training has written back."""
+    X, y = mirrored(60, seed=1)
+    network = Translator()
+    lifted = lift(network, X[:2], loss="cross-entropy", method=Minibatch(20, batch_size=20))
+    before = nn.functional.cross_entropy(network(X).flatten(0, 1), y.flatten())
+    lifted.fit(X, y).write_()
+    answers = network(X)
+    assert answers.shape == (60, 5, 6)
+    assert torch.equal(lifted.predict(X), answers.argmax(2))
+    assert nn.functional.cross_entropy(answers.flatten(0, 1), y.flatten()) < before
+
+
+def test_damped_products_are_those_of_dense_jacobians() -> None:
+    torch.manual_seed(0)
+    model = SequenceModel(CellRecurrence(nn.RNNCell(2, 3)), 3, 4).double()
+    x, lengths = torch.randn(2, 3, 2).double(), torch.tensor([3, 2])
+    forward, w = forward_of(model, x, lengths), parameters_to_vector(model.parameters()).detach()
+    J, K = torch.autograd.functional.jacobian(forward, w)
+    p = forward(w)[0].softmax(1)
+    H = torch.diag_embed(p) - p[:, :, None] * p[:, None]
+    dense = torch.einsum("nia,nij,njb->ab", J, H, J) + 0.3 * torch.einsum("ntia,ntib->ab", K, K)
+    wanted = dense / 2 + 0.1 * torch.eye(len(w)).double()
+    d = torch.randn(len(w)).double()
+    assert torch.allclose(damped_product(forward, w, 0.1, 0.3)(d), wanted @ d, atol=1e-12)
+    # K' K is the second order of the squared distance of states (eq. 2.27).
+    h, there, here = 1e-4, forward(w + 1e-4 * d)[1], forward(w)[1]
+    back = forward(w - h * d)[1]
+    moved = ((there - here).square() + (back - here).square()).sum() / (2 * h**2)
+    assert torch.allclose(moved, (K @ d).square().sum(), rtol=1e-5)
+
+
+def test_conjugate_gradients_solve() -> None:
+    A = torch.randn(10, 10, generator=torch.Generator().manual_seed(0)).double()
+    A, b = A @ A.T + torch.eye(10), A[0]
+    found = conjugate_gradients(lambda v: A @ v, b, A[1])
+    # They end at a residual of 1e-5, and no eigenvalue is below 1.
+    assert (found - torch.linalg.solve(A, b)).norm() <= 1e-5 * b.norm()
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_dropout_of_no_share_is_the_plain_network(recurrent) -> None:
+    torch.manual_seed(0)
+    dropped, plain = DroppedRNN(5, 0.0, recurrent), PlainRNN(88, 5)
+    plain.load_state_dict(dropped.state_dict())
+    x, state = torch.randn(3, 7, 88), torch.randn(1, 3, 5)
+    for found, wanted in zip(dropped(x, state), plain(x, state), strict=True):
+        assert torch.allclose(found, wanted, atol=1e-6)
+    dropped = DroppedRNN(5, 0.5, recurrent)
+    gone = dropped(x)[0] == 0
+    assert 0.3 < float(gone.double().mean()) < 0.7
+    assert not bool((dropped.eval()(x)[0] == 0).any())
 
 
 def gradient(model: nn.Module) -> Tensor:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, jvp, vjp
+from torch.func import functional_call, vjp
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from benchmarks.data import correct
@@ -72,11 +72,13 @@ def forward_of(model: SequenceModel, x: Tensor, lengths: Tensor) -> Forward:
 
 def damped_product(forward: Forward, w: Tensor, lam: float, mu: float) -> Product:
     """Return d -> (J' H J + lam + mu K' K) d for the mean cross-entropy over sequences."""
-    (outputs, _), pull = vjp(forward, w)  # type: ignore[misc]
+    (outputs, states), pull = vjp(forward, w)  # type: ignore[misc]
+    nothing = torch.zeros_like(outputs), torch.zeros_like(states)
+    _, push = vjp(lambda u: pull(u)[0], nothing)  # type: ignore[misc]
     p, count = outputs.softmax(1), len(outputs)
 
     def product(d: Tensor) -> Tensor:
-        _, (Jd, Kd) = jvp(forward, (w,), (d,))  # type: ignore[misc]
+        ((Jd, Kd),) = push(d)
         HJd = p * (Jd - (p * Jd).sum(1, keepdim=True))
         found: Tensor = pull((HJd / count, mu * Kd / count))[0]
         return found + lam * d

@@ -310,7 +310,7 @@ def test_data_that_do_not_fit_the_network_or_the_method_are_refused() -> None:
     with pytest.raises(DataError, match=r"of 5 entries .* from 0 to 4, got 0 to 7"):
         initialize_(table, x, torch.arange(30) % 3, loss=CrossEntropy())
     steps = nn.Sequential(Sequences(nn.GRU, steps=True), Turned())
-    with pytest.raises(DataError, match=r"\(samples, steps, classes\) here, with the classes last"):
+    with pytest.raises(DataError, match=r"return \(samples, steps, classes\)"):
         lift(steps, torch.rand(2, 7, 3), loss=CrossEntropy())
 
 
