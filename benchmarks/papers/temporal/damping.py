@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vjp
+from torch.func import functional_call
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from benchmarks.data import correct
@@ -72,16 +72,18 @@ def forward_of(model: SequenceModel, x: Tensor, lengths: Tensor) -> Forward:
 
 def damped_product(forward: Forward, w: Tensor, lam: float, mu: float) -> Product:
     """Return d -> (J' H J + lam + mu K' K) d for the mean cross-entropy over sequences."""
-    (outputs, states), pull = vjp(forward, w)  # type: ignore[misc]
-    nothing = torch.zeros_like(outputs), torch.zeros_like(states)
-    _, push = vjp(lambda u: pull(u)[0], nothing)  # type: ignore[misc]
-    p, count = outputs.softmax(1), len(outputs)
+    at = w.detach().requires_grad_()
+    found = forward(at)
+    p, count = found[0].detach().softmax(1), len(found[0])
+    ahead = [torch.zeros_like(x, requires_grad=True) for x in found]
+    (back,) = torch.autograd.grad(found, at, ahead, create_graph=True)  # linear in `ahead`
 
     def product(d: Tensor) -> Tensor:
-        ((Jd, Kd),) = push(d)
+        Jd, Kd = torch.autograd.grad(back, ahead, d, retain_graph=True)
         HJd = p * (Jd - (p * Jd).sum(1, keepdim=True))
-        found: Tensor = pull((HJd / count, mu * Kd / count))[0]
-        return found + lam * d
+        given = (HJd / count, mu * Kd / count)
+        (curved,) = torch.autograd.grad(found, at, given, retain_graph=True)
+        return curved + lam * d
 
     return product
 
@@ -114,7 +116,9 @@ def steps(run: DampedRun, model: SequenceModel) -> Iterator[None]:
         def loss(w: Tensor, forward: Forward = forward, y: Tensor = y) -> Tensor:
             return task.loss(forward(w)[0], y)
 
-        gradient, before = torch.func.grad_and_value(loss)(w)
+        at = w.clone().requires_grad_()
+        before = loss(at)
+        (gradient,) = torch.autograd.grad(before, at)
         product = damped_product(forward, w, lam, run.mu)
         d = conjugate_gradients(product, -gradient, KEPT * d)
         model_change = gradient @ d + d @ product(d) / 2
