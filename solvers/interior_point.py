@@ -38,7 +38,13 @@ _PASSED = 1e-10  # by which a limit is passed, relative to the scores, before it
 _CONSISTENT = 1e-9  # by which equalities are missed, relative to their ends, where they can be met
 _DONE = 1e-10  # relative stationarity and complementarity at which a run ends
 _MET = 1e-12  # relative violation at which it ends
+_NEAR = 1e5  # times these, what rounding may leave to the judge
+_PATIENCE = 10  # steps that come no nearer, once so near
+_FLOOR = 0.1  # of the complementarity that is asked, below which it only costs digits
+_REFINED = 2  # times the solution of a system is refined by what it leaves
 _NEAREST = 1e-2  # least slack that a run begins with, in units of rows of norm 1
+_FARTHER = 2.0  # times as far off as before a step may lead: to ask that each comes nearer costs
+# many, and some fits their end
 _HALVINGS, _STUCK = 20, 3  # of a step, and steps in a row that need all of them: a failure
 _LOOKED_AT = 2_000_000  # entries of rows up to which it is found out what cannot be met
 _NEEDED = (
@@ -246,10 +252,13 @@ class _Run:
         lower, upper = (
             torch.from_numpy(end[taken]).to(self.rows) for end in (limits.lower, limits.upper)
         )
-        self.above, self.below = upper.isfinite(), lower.isfinite()
+        seen = self.rows.any(dim=1)  # other limits are on what no weights of this layer move
+        if bool(((lower > _PASSED) | (upper < -_PASSED))[~seen].any()):
+            raise SolverError("a limit is on what no weights of this layer move.")
+        self.above, self.below = upper.isfinite() & seen, lower.isfinite() & seen
         sides = torch.cat([self.rows[self.above], -self.rows[self.below]])
         ends = torch.cat([upper[self.above], -lower[self.below]])
-        self.norms = sides.norm(dim=1).clamp(min=torch.finfo(sides.dtype).tiny)
+        self.norms = sides.norm(dim=1)
         self.sides, self.ends = sides / self.norms[:, None], ends / self.norms
         self.smooth, self.room, self.inner = smooth, room, room.down(self.sides)
 
@@ -261,18 +270,21 @@ class _Run:
         """
         slack = self.ends - self.sides @ x
         s = slack.clamp(min=max(_NEAREST, -float(slack.min()))) if len(slack) else slack
-        size = 1 + abs(self.smooth.fit.measure(self.smooth.weights(x)).objective)
-        y, stuck = torch.full_like(s, size / max(1, len(s))) / s, 0
+        y, stuck = torch.full_like(s, self._size(x) / max(1, len(s))) / s, 0
+        best, nearest, since = self._at(x, s, y), math.inf, 0
         for step in range(_STEPS):
-            at = self._at(x, s, y)
-            if self._done(at, size):
-                return x, self._prices(y), step
-            move, ds, dy, aim = self._direction(at)
+            at, size = self._at(x, s, y), self._size(x)
+            left = self._left(at, size)
+            if left < nearest:
+                best, nearest, since = at, left, step
+            if left <= 1 or (nearest <= _NEAR and step - since == _PATIENCE):
+                break
+            move, ds, dy, aim = self._direction(at, size)
             length = _length(at, ds, dy)
             before, halvings = at.off(aim), 0
             while True:
                 ahead = self._at(x + length * self.room.up(move), s + length * ds, y + length * dy)
-                calm = self.smooth.fit.quadratic or ahead.off(aim) <= (1 - 0.01 * length) * before
+                calm = self.smooth.fit.quadratic or ahead.off(aim) <= _FARTHER * before
                 if calm or halvings == _HALVINGS:
                     break
                 length, halvings = length / 2, halvings + 1
@@ -280,46 +292,64 @@ class _Run:
             stuck = 0 if calm else stuck + 1
             if stuck == _STUCK:
                 break
-        raise SolverError("it does not converge.")
+        if nearest > _NEAR:
+            raise SolverError("it does not converge.")
+        return best.x, self._prices(best.y), step
 
     def _at(self, x: Tensor, s: Tensor, y: Tensor) -> _At:
         gradient, pulled = self.room.down(self.smooth.gradient(x)), self.inner.T @ y
         return _At(x, s, y, gradient, pulled, self.sides @ x + s - self.ends)
 
-    def _done(self, at: _At, size: float) -> bool:
-        cross = float(self.smooth.fit.lam * self.smooth.fit.cross.abs().max())
-        terms = torch.cat([at.gradient, at.pulled]).abs()
-        off = (at.gradient + at.pulled).abs()
-        if len(off) and float(off.max()) > _DONE * max(cross, float(terms.max())):
-            return False
-        if not len(at.s):
-            return True
-        missed = float(at.missed.abs().max()) / max(1.0, float(self.ends.abs().max()))
-        return missed <= _MET and float(at.s @ at.y) <= _DONE * size
+    def _size(self, x: Tensor) -> float:
+        """Return the size of the objective, in units of which a gap is small."""
+        return 1 + abs(self.smooth.fit.measure(self.smooth.weights(x)).objective)
 
-    def _direction(self, at: _At) -> tuple[Tensor, Tensor, Tensor, float]:
+    def _left(self, at: _At, size: float) -> float:
+        """Return how far it is from the end, at most 1 there."""
+        cross = float(self.smooth.fit.lam * self.smooth.fit.cross.abs().max())
+        none = at.gradient.new_zeros(1)  # where equalities leave no room
+        each = (at.gradient, at.pulled), (at.gradient + at.pulled,)
+        largest, off = (float(torch.cat([none, *x]).abs().max()) for x in each)
+        found = off / (_DONE * max(cross, largest)) if off else 0.0
+        if not len(at.s):
+            return found
+        missed = float(at.missed.abs().max()) / max(1.0, float(self.ends.abs().max()))
+        return max(found, missed / _MET, float(at.s @ at.y) / (_DONE * size))
+
+    def _direction(self, at: _At, size: float) -> tuple[Tensor, Tensor, Tensor, float]:
         """Return Newton's step of x, s and y, and the product s y that it aims at.
 
         As Mehrotra's: a predictor says how far to center; where f is quadratic a corrector takes
-        the products of its steps along.
+        the products of its steps along. Slacks that go to 0 make the system nearly singular, so
+        that its solutions are refined, and products are not made smaller than they need to be.
         """
-        s, y, curved = at.s, at.y, self.smooth.hessian(at.x)
-        system = self.room.down(self.room.down(curved).T)
-        factor = jittered_cholesky(system + self.inner.T @ ((y / s)[:, None] * self.inner))
+        s, y, inner = at.s, at.y, self.inner
+        curved = self.room.down(self.room.down(self.smooth.hessian(at.x)).T)
+        factor = jittered_cholesky(curved + inner.T @ ((y / s)[:, None] * inner))
+
+        def solved(right: Tensor, gone: Tensor, product: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            pushed = inner.T @ ((product - y * gone) / s)
+            move = torch.cholesky_solve((right - pushed)[:, None], factor)[:, 0]
+            ds = gone - inner @ move
+            return move, ds, (product - y * ds) / s
 
         def toward(product: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            pushed = self.inner.T @ ((y * at.missed + product) / s)
-            right = -(at.gradient + at.pulled) - pushed
-            move = torch.cholesky_solve(right[:, None], factor)[:, 0]
-            ds = -at.missed - self.inner @ move
-            return move, ds, (product - y * ds) / s
+            right, gone = -(at.gradient + at.pulled), -at.missed
+            move, ds, dy = solved(right, gone, product)
+            for _ in range(_REFINED):
+                more = solved(
+                    right - curved @ move - inner.T @ dy, gone - inner @ move - ds,
+                    product - y * ds - s * dy,
+                )  # fmt: skip
+                move, ds, dy = move + more[0], ds + more[1], dy + more[2]
+            return move, ds, dy
 
         if not len(s):
             return *toward(s), 0.0
         _, ds, dy = toward(-s * y)
         length, mean = _length(at, ds, dy), float(s @ y) / len(s)
         ahead = float((s + length * ds) @ (y + length * dy)) / len(s)
-        aim = (ahead / mean) ** 3 * mean
+        aim = max((ahead / mean) ** 3 * mean, _FLOOR * _DONE * size / len(s))
         second = ds * dy if self.smooth.fit.quadratic else 0.0
         return *toward(aim - s * y - second), aim
 
@@ -363,7 +393,8 @@ def _unmet(smooth: _Smooth) -> str:
         return f"no weights were found that meet the constraints, {begins}. {_NEEDED}"
     excess = least_excess(*known)
     if excess is None:
-        return f"the interior-point method did not converge in {_STEPS} steps, {begins}."
+        missed = f"the interior-point method did not converge in {_STEPS} steps, {begins}."
+        return _without_room(smooth) or missed
     ends = np.abs(np.concatenate(known[1:]))
     needed = _NEEDED
     if excess.max() < _ROUNDED * max(1.0, *ends[np.isfinite(ends)]):
@@ -381,8 +412,11 @@ def _without_room(smooth: _Smooth) -> str | None:
     """Return what to say where weights meet limits at their ends alone, of endless prices."""
     if (known := _all_limits(smooth)) is None:
         return None
-    rows, lower, upper = known
-    room = np.where(lower < upper, _ROOM * np.linalg.norm(rows, axis=1), 0.0)
+    norms = np.linalg.norm(known[0], axis=1)
+    seen = norms > 0
+    norms = np.where(seen, norms, 1.0)
+    rows, lower, upper = known[0] / norms[:, None], known[1] / norms, known[2] / norms
+    room = np.where(seen & (lower < upper), _ROOM, 0.0)
     excess = least_excess(rows, lower + room, upper - room)
     if excess is None:
         return None

@@ -119,6 +119,37 @@ def test_what_the_layer_cannot_meet_is_said() -> None:
         assert "joined to the last layer's inputs" in str(error.value)
 
 
+@pytest.mark.parametrize(("loss", "size", "pull", "pairs"), [
+    ("squares", 1.0, 1e-5, 40), ("binary", 100.0, 1e-2, 20),
+])  # fmt: skip
+def test_limits_nearly_all_of_which_bind_are_met_at_the_optimum(
+    loss: str, size: float, pull: float, pairs: int
+) -> None:
+    """Systems are nearly singular in the squares, and Newton's steps go far in the other."""
+    for seed in range(2):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(200, 10, generator=generator, dtype=torch.float64)
+        hidden = torch.relu(x @ torch.randn(10, 48, generator=generator, dtype=x.dtype))
+        y = x[:, 3:4] + x[:, :1] + torch.randn(200, 1, generator=generator, dtype=x.dtype)
+        rises = x[:, 3].argsort().numpy()
+        kind, y = (Identity(), y) if loss == "squares" else (Sigmoid(), (y > 0).double())
+        design = Design(size * torch.cat([hidden, x], 1))
+        fit = WeightFit(tight(kind), design, y, SquaredFrobenius(pull))
+        problem = ConstrainedFit(fit, (Order(np.c_[rises[:-1], rises[1:]][:pairs]),))
+        found, known = solve(problem), solve(problem, "reference")
+        assert found.solver == "interior-point" and found.status is Status.SOLVED
+        assert found.objective == pytest.approx(known.objective, rel=1e-6)
+
+
+def test_a_limit_that_no_weight_moves_has_no_price() -> None:
+    same = torch.cat([X[:1], X])  # rows 0 and 1 have one score
+    fit = WeightFit(tight(Identity()), Design(same), torch.cat([Y[:1], Y]), SquaredFrobenius(0.1))
+    solution = solve(ConstrainedFit(fit, (Order([(0, 1)]), Budget(-1.0))))
+    assert solution.status is Status.SOLVED and not solution.duals[0].any()
+    with pytest.raises(SolverError, match=r"what gives way is Order\(1 pairs, margin=1\) by 1"):
+        solve(ConstrainedFit(fit, (Order([(0, 1)], 1.0),)))
+
+
 def test_limits_that_leave_no_room_are_told_from_rounding() -> None:
     """Few weights order all samples by making them equal."""
     pairs = [(i, i + 1) for i in range(M - 1)]
