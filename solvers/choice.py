@@ -55,7 +55,7 @@ _TABLE = (
     _Entry(StateFit, "proximal", "proximal", "Proximal"),
     _Entry(WeightFit, "ridge", "ridge", "Ridge"),
     _Entry(WeightFit, "generalized-linear", "generalized_linear", "GeneralizedLinear"),
-    _Entry(WeightFit, "coordinate-descent", "compiled.weights", "CoordinateDescent"),
+    _Entry(WeightFit, "coordinate-descent", "compiled.solvers", "CoordinateDescent"),
     _Entry(WeightFit, "proximal-weights", "accelerated", "ProximalWeights"),
     _Entry(OutputFit, "closed-form", "output", "ClosedForm"),
     _Entry(OutputFit, "compiled-simplex", "compiled.solvers", "CompiledSimplex"),

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from liftednet.errors import DataError
-from liftednet.solvers.gradient.frank_wolfe import Closure, check_gradients
-from liftednet.solvers.gradient.temporal import TemporalParts, part_norm
+from liftednet.solvers.gradient import Closure, TemporalParts, check_gradients, part_norm
 
 State = Any
 """A tensor, or a tuple or list of states; None stands for the start."""

@@ -14,9 +14,8 @@ from torch import Tensor
 from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.problems.fit import Fit, Formulation, Link, Measure
-from liftednet.problems.output_fit import OutputFit
 from liftednet.problems.priors import Prior
-from liftednet.problems.state_fit import StateFit
+from liftednet.problems.state_fit import OutputFit, StateFit
 from liftednet.problems.weight_fit import WeightFit
 from liftednet.sets.constraint import Constraint, refuse_contradictions, require_constraints
 from liftednet.sets.polyhedron import Array, Limits, stacked
