@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks.harness.report import write_report
 from benchmarks.papers import main
+from benchmarks.papers.temporal.damping import damping_table
 from benchmarks.papers.temporal.music import MusicExtent, jsb_table, muse_table
 from benchmarks.papers.temporal.tasks import norms_figure, success_table
 
@@ -21,6 +22,7 @@ class _Size:
     figure_length: int
     length: int
     steps: int
+    damped: int
     music: MusicExtent
 
 
@@ -30,8 +32,8 @@ _MUSE = (
     (200, 0.1, 60), (200, 0.2, 60),
     (300, 0.1, 60), (300, 0.2, 60), (300, 0.3, 60),
 )  # fmt: skip
-_FULL = _Size(100, 20, 2000, MusicExtent(_MUSE, 15))
-_QUICK = _Size(100, 20, 100, MusicExtent(((50, 0.1, 2), (100, 0.1, 2)), 2, songs=60))
+_FULL = _Size(100, 20, 2000, 50, MusicExtent(_MUSE, 15))
+_QUICK = _Size(100, 20, 100, 2, MusicExtent(((50, 0.1, 2), (100, 0.1, 2)), 2, songs=60))
 
 
 def run(folder: Path, quick: bool = False, seeds: int = 3) -> Path:
@@ -54,6 +56,7 @@ def run(folder: Path, quick: bool = False, seeds: int = 3) -> Path:
     title = "On Recurrent Neural Networks" + (" (quick form)" if quick else "")
     tables = [
         ("tasks", success_table(store, size.length, size.steps, seeds)),
+        ("damping", damping_table(store, size.length, size.damped, seeds)),
         ("musedata", muse_table(store, size.music)),
         ("jsb", jsb_table(store, size.music)),
     ]

@@ -24,7 +24,7 @@ from benchmarks.harness.runs import Outcome, matching, run_all
 from benchmarks.papers.networks import SequenceModel
 from benchmarks.papers.temporal.tasks import HIDDEN, SUCCESS, TASKS, TEST, cell_network, cell_text
 
-PRODUCTS, KEPT = 30, 0.95  # of a step, and of the step before that begins it
+PRODUCTS, KEPT, SEQUENCES = 30, 0.95, 500  # of a step, and of the step before that begins it
 CUTS = 8  # halvings of a step
 MUS = (0.0, 0.1, 1.0)
 NAMES = ("temporal order, 2 symbols", "temporal order, 3 symbols")
@@ -145,10 +145,10 @@ def train(run: DampedRun) -> Outcome:
     return {"steps": None, "shares": shares}
 
 
-def damping_table(store: Path, length: int, most: int, sequences: int, seeds: int) -> Table:
+def damping_table(store: Path, length: int, most: int, seeds: int) -> Table:
     """Run what is missing, and return success and steps for each mu."""
     settings = [
-        DampedRun(task, mu, most, length, sequences, seed)
+        DampedRun(task, mu, most, length, SEQUENCES, seed)
         for seed in range(seeds) for task in NAMES for mu in MUS
     ]  # fmt: skip
     found = run_all(store, settings, train, "structural damping")
@@ -158,7 +158,7 @@ def damping_table(store: Path, length: int, most: int, sequences: int, seeds: in
     ]
     notes = (
         f"Tanh, {HIDDEN} units, radius 1, at most {most} steps of {PRODUCTS} products, each on "
-        f"{sequences} fresh sequences and looked at; otherwise as the artificial tasks. D of eq. "
+        f"{SEQUENCES} fresh sequences and looked at; otherwise as the artificial tasks. D of eq. "
         "2.27 is half the squared distance of the states, the mean over sequences.",
     )
     return Table("Structural damping", ("task", *(f"mu {mu:g}" for mu in MUS)), rows, notes)
