@@ -30,7 +30,6 @@ from benchmarks.papers.networks import (
 )
 from benchmarks.papers.printed_forms import FORMS, SPACING, bracket, missed
 from benchmarks.papers.temporal.damping import conjugate_gradients, damped_product, forward_of
-from benchmarks.papers.temporal.music import DroppedRNN
 from benchmarks.papers.through_time import truncated_backward
 from liftednet import lift
 from liftednet.errors import DataError
@@ -218,20 +217,6 @@ def test_conjugate_gradients_solve() -> None:
     found = conjugate_gradients(lambda v: A @ v, b, A[1])
     # They end at a residual of 1e-5, and no eigenvalue is below 1.
     assert (found - torch.linalg.solve(A, b)).norm() <= 1e-5 * b.norm()
-
-
-@pytest.mark.parametrize("recurrent", [False, True])
-def test_dropout_of_no_share_is_the_plain_network(recurrent) -> None:
-    torch.manual_seed(0)
-    dropped, plain = DroppedRNN(5, 0.0, recurrent), PlainRNN(88, 5)
-    plain.load_state_dict(dropped.state_dict())
-    x, state = torch.randn(3, 7, 88), torch.randn(1, 3, 5)
-    for found, wanted in zip(dropped(x, state), plain(x, state), strict=True):
-        assert torch.allclose(found, wanted, atol=1e-6)
-    dropped = DroppedRNN(5, 0.5, recurrent)
-    gone = dropped(x)[0] == 0
-    assert 0.3 < float(gone.double().mean()) < 0.7
-    assert not bool((dropped.eval()(x)[0] == 0).any())
 
 
 def gradient(model: nn.Module) -> Tensor:

@@ -20,7 +20,7 @@ REMARKS = (
     "roughly. On HAR-2 and Noisy-HAR-2 they are processor time of runs that were made again, to "
     "the same bits, for the best over training (of SGD + clipping, Adam + clipping and Frank-Wolfe "
     "alone on HAR-2 wall time with little beside). Not to the same bits from a lifted start, whose "
-    "code has changed since: the notes say what it had.",
+    "code is in the history: the notes say what it had.",
 )
 
 

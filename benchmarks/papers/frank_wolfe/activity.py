@@ -19,7 +19,6 @@ from benchmarks.harness.runs import Outcome, Record, best_rate, matching, run_al
 from benchmarks.papers.frank_wolfe.training import (
     FORGET_BIAS,
     INPUT_SCALE,
-    LIFTED_SAMPLES,
     LONGER,
     Augment,
     Budget,
@@ -177,8 +176,6 @@ class _Runner:
         torch.manual_seed(run.seed)  # of the start; the order of the batches has its own generator
         _, steps, features = self.windows.x_train.shape
         network = method.network(features, steps, 1)
-        if method.begin is not None:
-            method.begin(network, self.windows.x_train, self.windows.y_train, run.seed)
         budget, augment = Budget(run.gradients, BATCH), _augmentation(run)
 
         def accuracy() -> float:
@@ -247,9 +244,7 @@ def accuracy_table(records: Records, extent: Extent) -> Table:
         "The rate is the better of two after as many passes (seed 0) on the windows of every "
         "third person in the training part; what it sees of the test windows decides nothing.",
         f"The LSTMs start with a forget bias of {FORGET_BIAS:g}; on HAR-2 also with sparse input "
-        f"weights of deviation {INPUT_SCALE:g}, one a gate on average. The lifted start is "
-        f"LiftedRNN (tight divergence, identity start) after one pass over {LIFTED_SAMPLES} "
-        "windows; its seconds count.",
+        f"weights of deviation {INPUT_SCALE:g}, one a gate on average.",
         "The paper trains for hundreds of passes and reports the best test accuracy of all. Here "
         "that is the best of some ten looks, the last step among them: a choice by the test "
         "windows, shown to compare. Aim (of its own method's rows), least and most are after the "

@@ -13,11 +13,7 @@ from torch.optim import Optimizer
 from benchmarks.data import Batch, Sequences
 from benchmarks.papers.networks import BatchNormRNN, IndRNN, PlainRNN, SequenceModel
 from benchmarks.papers.through_time import truncated_backward
-from liftednet import to_torch
-from liftednet.activations import ReLU
 from liftednet.errors import SolverError
-from liftednet.losses import BinaryCrossEntropy
-from liftednet.models import LiftedRNN, Minibatch
 from liftednet.solvers.gradient import FrankWolfe
 
 RADIUS = 0.03  # of the inner ball around each weight tensor; found on the training data
@@ -29,11 +25,9 @@ SLOW_RATES, LONGER = (1e-4, 2e-4), 3  # of the IndRNN on windows as they are, wh
 FORGET_BIAS = 2.0
 INPUT_SCALE = 10.0  # of LSTMs on HAR-2: standing persons sway by a fiftieth of what walking does
 NOISE, ANGLE = 1.0, 0.1  # deviations: of the channels, and in radians
-LIFTED_SAMPLES, LIFTED_BATCH = 400, 25
 Objective = Callable[[Tensor, Tensor], Tensor]
 MakeOptimizer = Callable[[SequenceModel, float], Optimizer]
 MakeNetwork = Callable[[int, int, int], SequenceModel]
-Begin = Callable[[SequenceModel, Tensor, Tensor, int], None]
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 
@@ -48,7 +42,6 @@ class Method:
         rates: learning rates to choose from on validation data, as many for every method.
         clip: largest norm of the gradient, or None.
         segment: steps of truncated backpropagation, or None for the whole sequence.
-        begin: changes the network before training, given the training data and the seed.
         noise: deviation of the noise that sensor windows get in training.
         angle: deviation in radians of the rotations that they get instead.
         longer: how many times the passes of other rows it has.
@@ -60,7 +53,6 @@ class Method:
     rates: tuple[float, ...]
     clip: float | None = None
     segment: int | None = None
-    begin: Begin | None = None
     noise: float = 0.0
     angle: float = 0.0
     longer: int = 1
@@ -268,34 +260,6 @@ def frank_wolfe(inner_steps: int) -> MakeOptimizer:
     return make
 
 
-def lifted_start(model: SequenceModel, x: Tensor, y: Tensor, seed: int) -> None:
-    """Fit a lifted ReLU network in one pass over a few samples, and start the network from it.
-
-    Args:
-        model: a ReLU network of one layer with one output; changed in place.
-        x: (samples, time, features).
-        y: (samples,) labels 0 and 1.
-        seed: of the choice of samples and the lifted network's start.
-    """
-    recurrence = model.recurrence
-    assert isinstance(recurrence, PlainRNN)
-    some = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:LIFTED_SAMPLES]
-    lifted = LiftedRNN(
-        x.shape[2],
-        recurrence.hidden_size,
-        1,
-        activation=ReLU(),
-        loss=BinaryCrossEntropy(),
-        rho=0.1,
-        start="identity",
-        method=Minibatch(1, LIFTED_BATCH, rate=0.1, damping=1.0),
-        seed=seed,
-    ).fit(x[some].double(), y[some, None].double())
-    started = to_torch(lifted, logits=True)
-    recurrence.load_state_dict(started.recurrence.state_dict())
-    model.readout.load_state_dict(started.readout.state_dict())
-
-
 def table_methods(
     hidden: int, segment: int, layers: int, noisy: bool = False
 ) -> tuple[Method, ...]:
@@ -339,7 +303,6 @@ def _plain_methods(hidden: int, segment: int) -> tuple[Method, ...]:
         Method("Frank-Wolfe K = 10", plain, frank_wolfe(10), RATES),
         Method("Batch norm + Frank-Wolfe", normed, five, RATES),
         Method("Truncated + Frank-Wolfe", plain, five, RATES, segment=segment),
-        Method("Frank-Wolfe K = 5, lifted start", plain, five, RATES, begin=lifted_start),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, dropout, linear
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from benchmarks.data import PianoRolls, Sequences, jsb_chorales, muse_data
 from benchmarks.harness.report import Table
@@ -87,47 +87,10 @@ class Loss:
     per_song: float
 
 
-class DroppedRNN(PlainRNN):
-    """A tanh network with dropout in training (eqs. 2.33 to 2.37).
-
-    States are divided by the share that is kept, where the thesis multiplies weights in prediction.
-
-    Args:
-        hidden: units.
-        share: of the states that are dropped.
-        recurrent: whether the next step misses what is dropped, too, or the readout alone.
-    """
-
-    def __init__(self, hidden: int, share: float, recurrent: bool) -> None:
-        """Draw the weights."""
-        super().__init__(NOTES, hidden)
-        self._share, self._recurrent = share, recurrent
-
-    def forward(  # type: ignore[override]
-        self, x: Tensor, state: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the states (batch, time, units) and the last one (1, batch, units)."""
-        if not (self.training and self._recurrent):
-            states, last = super().forward(x, state)
-            return dropout(states, self._share, self.training), last
-        bias = self.get_parameter("bias_ih_l0") + self.get_parameter("bias_hh_l0")
-        weight = self.get_parameter("weight_hh_l0").T
-        h = x.new_zeros(len(x), self.hidden_size) if state is None else state[0]
-        shown = []
-        for drive in linear(x.transpose(0, 1), self.get_parameter("weight_ih_l0"), bias):
-            h = dropout(torch.tanh(torch.addmm(drive, h, weight)), self._share)
-            shown.append(h)
-        return torch.stack(shown, 1), h[None]
-
-
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "tanh": lambda hidden: PlainRNN(NOTES, hidden),
     "GRU": lambda hidden: nn.GRU(NOTES, hidden, batch_first=True),
     "LSTM": lambda hidden: nn.LSTM(NOTES, hidden, batch_first=True),
-    "tanh, .2 dropped for the readout": lambda hidden: DroppedRNN(hidden, 0.2, False),
-    "tanh, .5 dropped for the readout": lambda hidden: DroppedRNN(hidden, 0.5, False),
-    "tanh, .2 dropped at every step": lambda hidden: DroppedRNN(hidden, 0.2, True),
-    "tanh, .5 dropped at every step": lambda hidden: DroppedRNN(hidden, 0.5, True),
 }
 
 
@@ -187,10 +150,7 @@ def fit_echo(run: EchoRun) -> Outcome:
 
 def evaluate(model: SequenceModel, songs: Sequences) -> Loss:
     """Return the loss of whole songs, the state carried from their first step to their last."""
-    model.eval()
-    found = losses_of(lambda x: model(x)[0], songs)
-    model.train()
-    return found
+    return losses_of(lambda x: model(x)[0], songs)
 
 
 @torch.no_grad()
