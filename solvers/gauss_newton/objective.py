@@ -145,7 +145,7 @@ class Target:
 
     def _rows(self, entries: Tensor) -> Tensor:
         """Return what (samples, rows, entries) have in rows that count, (those, entries)."""
-        return entries[self.counted]
+        return entries.flatten(0, 1) if self._all_count else entries[self.counted]
 
     def _rows_by_unit(self, entries: Tensor) -> Tensor:
         """Return the same in another order, one entry of all rows after another."""
@@ -231,7 +231,7 @@ class Forward:
 
     def split(self, point: Tensor) -> Tensors:
         """Return the weights of a point, views of it."""
-        parts = point.split([part.numel() for part in self.pull])
+        parts = point.split_with_sizes([part.numel() for part in self.pull])
         return tuple(part.view_as(like) for part, like in zip(parts, self.pull, strict=True))
 
     @cached_property
@@ -247,9 +247,17 @@ class Forward:
 
     @torch.no_grad()
     def passed(self, point: Tensor) -> Tensors:
-        """Return the outputs at a point, which nothing is differentiated through."""
+        """Return the outputs at a point, which nothing is differentiated through.
+
+        Those of the last point are kept: a step that was judged is corrected by them.
+        """
+        known, last = self.__dict__.get("_last", (None, ()))
+        if known is not None and torch.equal(known, point):
+            return tuple(last)
         weights = self.split(point)
-        return self.at(weights) if self.rows is None else (self.rows.outputs(weights),)
+        outputs = self.at(weights) if self.rows is None else (self.rows.outputs(weights),)
+        self.__dict__["_last"] = point.clone(), outputs
+        return outputs
 
     @torch.no_grad()
     def objective(self, point: Tensor) -> float:
