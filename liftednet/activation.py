@@ -341,7 +341,8 @@ def require_activation(value: object, where: str) -> None:
     else:
         shown = repr(value)
     raise DeclarationError(
-        f"{where} needs an activation, such as liftednet.activations.ReLU(); got {shown}."
+        f"{where} needs an activation, such as liftednet.activations.ReLU() or its name, 'relu'; "
+        f"got {shown}."
     )
 
 

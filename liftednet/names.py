@@ -23,9 +23,9 @@ _ACTIVATIONS: Mapping[str, Callable[[], Activation]] = {  # as scikit-learn and 
     "atan": activations.Arctan,
     "hardtanh": lambda: activations.Clipped(-1.0, 1.0),
     "relu6": lambda: activations.Clipped(0.0, 6.0),
+    "swish": activations.SiLU,
 }
 _NAMES = [*activations.__all__, *_ACTIVATIONS]
-_NOT_MONOTONE = ("gelu", "silu", "swish", "mish", "hardswish")
 _LOSSES = {  # other names that they have in the field
     **dict.fromkeys(("mse", "l2"), "squared-error"),
     **dict.fromkeys(("mae", "l1", "absolute-error"), "quantile:0.5"),
@@ -59,12 +59,6 @@ def activation_of(given: Any) -> Activation:
         given = _of_module(given)
     if not isinstance(given, str):
         return cast(Activation, given)  # which they see who need one
-    if _plain(given) in _NOT_MONOTONE:
-        raise DataError(
-            f"{given!r} falls somewhere, so that it is the argmin of no convex potential: declare "
-            "the network in torch and call liftednet.lift(network), which splits it into a part "
-            'that rises and a line, or take "softplus" or "elu", which are near.'
-        )
     found = _known("activation", given, _NAMES)
     made: Activation = {**vars(activations), **_ACTIVATIONS}[found]()
     return made
@@ -73,7 +67,7 @@ def activation_of(given: Any) -> Activation:
 def _of_module(given: nn.Module) -> Any:
     """Return the name of a module of torch that has the settings with which torch makes one."""
     name = type(given).__name__
-    ours = _plain(name) in {*map(_plain, _NAMES), *_NOT_MONOTONE}
+    ours = _plain(name) in map(_plain, _NAMES)
     return name if ours and repr(given) == repr(type(given)()) else given
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from liftednet.activation import Activation, require_activation, require_torch
+from liftednet.activations.not_monotone import NotMonotone
 from liftednet.activations.piecewise_linear import Bounded, MaxPooling, ReLU
 from liftednet.constraints import Constraint
 from liftednet.divergences import Divergence
@@ -27,7 +28,7 @@ from liftednet.layers.layer import Shape, check_layer
 from liftednet.layers.projection import Ends, Projection, projection
 from liftednet.layers.time import Delay, DropFirst, PadFirst, Reverse
 from liftednet.losses import FenchelYoungLoss, Loss, OutputLoss
-from liftednet.names import loss_of
+from liftednet.names import activation_of, loss_of
 from liftednet.validation import is_integer, require_flag, require_positive
 
 Bounds = tuple[float, float]
@@ -237,7 +238,7 @@ class Network:
 
     def state(
         self,
-        activation: Activation,
+        activation: Activation | str | nn.Module,
         argument: Expression | None = None,
         *,
         units: int | None = None,
@@ -249,7 +250,7 @@ class Network:
         """Declare the states of a layer, Z = phi(U) at the forward pass.
 
         Args:
-            activation: phi.
+            activation: phi, its name such as "relu", or torch's module.
             argument: U; None for states that are an argument of their own, through a delay: give
                 `units`, and U by `of` later.
             units: of such states.
@@ -263,11 +264,18 @@ class Network:
             DeclarationError: it is no activation, its forward map is not one of torch, or both or
                 none of argument and units are given.
         """
+        activation = activation_of(activation)
         require_activation(activation, "a state")
         if isinstance(activation, MaxPooling):
             raise DeclarationError(
                 f"{activation!r} has states of differences, not of its own: call "
                 "network.maximum(...) with the expressions of which the largest is taken."
+            )
+        if isinstance(activation, NotMonotone):
+            raise DeclarationError(
+                f"{activation!r} falls somewhere, and states are those of a map that does not: let "
+                "z = network.state(activation.rising, u), and give layers above it "
+                "z - activation.descent * u."
             )
         if (argument is None) == (units is None):
             raise DeclarationError("give the pre-activations of the states, or their units.")

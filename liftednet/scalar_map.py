@@ -97,9 +97,9 @@ def refuse_bad_map(forward: Map) -> None:
     if bool(fall.any()):
         raise DeclarationError(
             f"{name_of(forward)} decreases just below u = {float(u[:, 1:][fall][0]):.4g}; an "
-            "activation must be nondecreasing to be the argmin of a convex problem. Torch networks "
-            "with such maps, as GELU is, are read by liftednet.lift; |u| = max(u, 0) + max(-u, 0) "
-            "is two units of ReLU()."
+            "activation must be nondecreasing to be the argmin of a convex problem. GELU, SiLU and "
+            'Mish are activations by name, "gelu"; torch networks with such maps are read by '
+            "liftednet.lift; |u| = max(u, 0) + max(-u, 0) is two units of ReLU()."
         )
     if float(phi[0, 0]) == float(phi[0, -1]):
         raise DeclarationError(

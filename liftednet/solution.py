@@ -57,8 +57,9 @@ class Solution(Generic[Value]):
         unfinished: how the solve ended where the residual is larger.
         seconds: wall time of the solve, without `prepare`.
         solver: name of the solver that was used.
-        duals: of the constraints on scores or states, for each in its shape, float64: the rate at
-            which the objective falls where a limit is moved; see `ConstrainedFit`.
+        duals: of the constraints on scores or states (`ConstrainedFit`), or of those of a penalty
+            that is one set of weights and squares, as `formulate` states them; for each in its
+            shape, float64: the rate at which the objective falls where a limit is moved.
 
     Example:
         >>> import torch

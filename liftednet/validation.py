@@ -210,14 +210,14 @@ def require_like(name: str, value: Tensor, other_name: str, other: Tensor) -> No
         )
 
 
-def require_seed(value: int) -> int:
+def require_seed(value: int, name: str = "seed") -> int:
     """Return value as an int where it is an integer that torch takes as a seed.
 
     Raises:
         DataError: it is not.
     """
     if not is_integer(value) or not 0 <= value < 2**63:
-        raise DataError(f"seed must be an integer from 0 on, got {value!r}.")
+        raise DataError(f"{name} must be an integer from 0 on, got {value!r}.")
     return int(value)
 
 

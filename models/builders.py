@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from liftednet.activation import Activation, require_activation
 from liftednet.activations import MaxPooling, ReLU
+from liftednet.activations.not_monotone import NotMonotone
 from liftednet.constraints import Constraint
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers import (
@@ -148,6 +149,9 @@ def feedforward(
             u = dense(x, block * units, bias=biased)
             parts = (Part(first, block * units, block) for first in range(block))
             x = network.maximum(*(apply(part, u) for part in parts))
+        elif isinstance(activation, NotMonotone):
+            u = dense(x, units, bias=biased)
+            x = network.state(activation.rising, u) - activation.descent * u
         else:
             x = network.state(activation, dense(x, units, bias=biased))
     last = declared[layers - 1] if len(declared) == layers else None
@@ -354,13 +358,11 @@ def cells_of(inputs: int, hidden: Sequence[int], bidirectional: bool) -> tuple[C
 
 def _checked_units(inputs: int, hidden: int | Sequence[int], outputs: int) -> tuple[int, ...]:
     layers = tuple(hidden) if isinstance(hidden, Sequence) else (hidden,)
-    for size in (inputs, *layers, outputs):
-        if not is_integer(size) or size < 1:
-            raise DataError(
-                f"sizes must be positive integers, got {inputs!r}, {hidden!r} and {outputs!r}."
-            )
-    if not layers:
-        raise DataError("hidden_size names no layer.")
+    if not layers or not all(is_integer(x) and x > 0 for x in (inputs, *layers, outputs)):
+        raise DataError(
+            "input_size, hidden_size (or each of several) and output_size must be positive "
+            f"integers, got {inputs!r}, {hidden!r} and {outputs!r}."
+        )
     return tuple(int(size) for size in layers)
 
 
@@ -374,15 +376,11 @@ def _of_pre_activations(loss: Loss) -> FenchelYoungLoss:
 
 
 def _by_unit(activation: Activation) -> Activation:
-    if not isinstance(activation, Activation):
-        raise DeclarationError(
-            f"activation must be an Activation, got {activation!r}; a function becomes one by "
-            "Activation.from_function."
-        )
-    if not activation.per_unit:
+    require_activation(activation, "a recurrent layer")
+    if not activation.per_unit or isinstance(activation, NotMonotone):
         raise DeclarationError(
             f"{activation!r} cannot be the activation of a recurrent layer: it must act unit by "
-            "unit."
+            'unit, and fall nowhere, as "tanh" and "relu" do.'
         )
     return activation
 

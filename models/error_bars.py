@@ -21,7 +21,7 @@ from liftednet.network import Term, parameters_of
 from liftednet.noise import Noise
 from liftednet.power import Power
 from liftednet.predictions import PowerPrediction, Prediction
-from liftednet.validation import is_integer
+from liftednet.validation import model_of, require_count
 
 from .block import Blocks
 from .choice import matrix_work
@@ -169,8 +169,7 @@ class Posterior:
         Raises:
             DataError: X cannot be used, or n is not positive.
         """
-        if not is_integer(n) or n < 1:
-            raise DataError(f"n is how many draws, at least 1; got {n!r}.")
+        require_count("the number of draws", n, 1)
         source = torch.Generator().manual_seed(0) if generator is None else generator
         data = self.model._unlabeled(X, lengths)
         drawn = self.laplace.draws(self._forward(data), n, source)
@@ -295,11 +294,7 @@ def posterior(model: Any) -> Posterior:
         >>> round(float(found.noise[0]), 1), bool((found.ignorance < found.noise).all())
         (0.1, True)
     """
-    if getattr(model, "__sklearn_is_fitted__", lambda: True)() is False:
-        raise errors.NotFittedError(
-            f"this {type(model).__name__} has not been fitted: call fit(X, y)."
-        )
-    lifted = getattr(model, "model_", model)
+    lifted = model_of(model)
     if not isinstance(lifted, Lifted):
         raise DataError(
             "posterior is of a fitted model of liftednet.models, a lifted torch network or an "

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import Loss
 from liftednet.samples import Weights
+from liftednet.validation import model_of
 
 from .builders import LiftedMLP, feedforward
 from .data import ArrayLike
@@ -279,7 +280,7 @@ def _lifted(model: Any, X: Any, loss: Loss | None, rho: float | None) -> Lifted:
         DataError: loss and rho are missing, or given beside a model that has its own.
         DeclarationError: it is no network.
     """
-    own = getattr(model, "model_", model)
+    own = model_of(model)
     if isinstance(own, Lifted):
         if loss is not None or rho is not None:
             raise DataError("loss and rho are those of the model; pass them with torch networks.")

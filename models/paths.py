@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from liftednet.errors import DataError, NotFittedError, SolverError
-from liftednet.validation import require_count
+from liftednet.validation import model_of, require_count
 
 from .error_bars import posterior
 from .lifted import Lifted
@@ -96,7 +96,7 @@ def global_path(
 
     method = Global(gap, seconds)
     require_count("number", number, 1)
-    lifted = getattr(model, "model_", model)
+    lifted = model_of(model)
     if not isinstance(lifted, Lifted) or lifted._known.data is None:
         raise NotFittedError("a path goes over the data of a fit: call fit(X, y) on arrays before.")
     if lifted._known.report is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
+from difflib import get_close_matches
+from functools import wraps
 from typing import Any, TypeVar
 
 import torch
@@ -30,7 +32,7 @@ from liftednet.validation import (
 
 from .block import Structure
 from .choice import choose, plain
-from .methods import GaussNewton, Method, Minibatch
+from .methods import COUNTED, GaussNewton, Method, Minibatch
 from .methods.descent import AnySolver, FullBatch
 from .output import output_obstacle
 from .shapes import interaction_penalties, monotone_penalties, refuse_unbounded
@@ -326,7 +328,7 @@ class Settings:
 
 
 def passes_settings(builder: Builder) -> Builder:
-    """Let a builder's signature and docstring show the settings that it passes on."""
+    """Let a builder's signature, docstring and refusals show the settings that it passes on."""
     init: Any = builder.__init__  # type: ignore[misc]
     own = inspect.signature(init)
     parameters = [x for x in own.parameters.values() if x.kind is not x.VAR_KEYWORD]
@@ -337,7 +339,18 @@ def passes_settings(builder: Builder) -> Builder:
             for x in fields(Settings)
             if x.name != "network"
         ]
-        init.__signature__ = own.replace(parameters=parameters)
+    names = [x.name for x in parameters]
+
+    @wraps(init)
+    def checked(self: Any, *given: Any, **told: Any) -> None:
+        for name in told.keys() - set(names):
+            near = ["max_iter"] if name in COUNTED.values() else get_close_matches(name, names, 1)
+            hint = f", but {near[0]!r}" if near else f"; there are {', '.join(names[1:])}"
+            raise TypeError(f"{builder.__name__} has no argument {name!r}{hint}")
+        init(self, *given, **told)
+
+    checked.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    builder.__init__ = checked  # type: ignore[misc]
     return told_in(builder, "    **settings: see `Settings`.", Settings)
 
 
@@ -399,7 +412,10 @@ def _chain_sizes(name: str, network: Network) -> list[int]:
     """
     layers = network.chain()
     if layers is None:
-        raise DeclarationError(f"{name} is for chains of dense layers, and this is another graph.")
+        raise DeclarationError(
+            f"{name} is for chains of dense layers whose activations fall nowhere, as GELU does; "
+            "this is another graph."
+        )
     return [network.inputs[0].units, *(x.units for x in layers)]
 
 

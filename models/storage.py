@@ -18,6 +18,7 @@ import liftednet
 from liftednet import solvers
 from liftednet.activation import Activation
 from liftednet.activations import MaxPooling
+from liftednet.activations.not_monotone import NotMonotone
 from liftednet.errors import DataError, LiftedError
 from liftednet.network import Network, State
 from liftednet.samples import Weights
@@ -113,8 +114,9 @@ def save(
         notes = {**(notes or {}), **described_estimator(model, parts())}
     model = inside
     if type(model) in _KINDS.values():
-        text = card_of(given, Path(path)) if card else ""
-        found = write(replace(_pack(model), notes=notes or {}), path)
+        archive = replace(_pack(model), notes=notes or {})
+        text = card_of(given, archive, Path(path)) if card else ""
+        found = write(archive, path)
         if text:
             with replacement(found.with_suffix(".md")) as place:
                 place.write_text(text, "utf-8")
@@ -218,7 +220,7 @@ def _pack(model: Lifted) -> Archive:
         "chosen": known.chosen,
     }
     hidden = model.hidden if isinstance(model, LiftedMLP) else ()
-    if any(isinstance(one, MaxPooling) for one in hidden):  # whose states are of differences
+    if any(isinstance(one, MaxPooling | NotMonotone) for one in hidden):  # states of another map
         about["hidden"] = [describe(one) for one in hidden]
     for number, (state, one) in enumerate(zip(network.states, described, strict=True), start=1):
         if "declared" in one:
@@ -414,9 +416,10 @@ def _require_same_network(archive: Archive, network: Network) -> None:
 
 
 _TASKS = {"LiftedClassifier": "classification", "LiftedRegressor": "regression"}
+_HOW = ("divergence", "lam", "rho", "penalty", "method", "max_iter", "solver", "seed")
 
 
-def card_of(model: Any, path: Path) -> str:
+def card_of(model: Any, archive: Archive, path: Path) -> str:
     """Return a model card in Markdown, which begins with metadata in YAML.
 
     What `certify` proves from the weights stands in it as it prints, and where nothing can be
@@ -425,25 +428,18 @@ def card_of(model: Any, path: Path) -> str:
 
     Args:
         model: a fitted model or estimator.
+        archive: of its file.
         path: of its file.
     """
-    name, inside = type(model).__name__, model_of(model)
+    name = type(model).__name__
     task = [f"pipeline_tag: tabular-{_TASKS[name]}"] if name in _TASKS else []
-    about = [repr(model)] if model is not inside else [str(inside)]
-    about += [
-        f"{title}: {', '.join(map(repr, values.tolist()))}"
-        for title, key in (("columns", "feature_names_in_"), ("classes", "classes_"))
-        if (values := getattr(model, key, None)) is not None
-    ]
-    numbers = sum(x.stacked().numel() for x in inside.weights)
-    about.append(f"{numbers:,} weights in {inside.weights[0].matrix.dtype}")
     try:
         proven = str(certify(model))
     except LiftedError as error:
         proven = f"nothing was certified: {error}"
     return "\n".join([
         "---", "library_name: liftednet", *task, "tags:", "- liftednet", "- safetensors", "---",
-        "", f"# {name}", "", *(indent(x, "    ") for x in about),
+        "", f"# {name}", "", indent("\n".join(lines_of(archive)), "    "),
         "", "## What is proven", "",
         "By `liftednet.certify`, from the weights, of the outputs of the network:",
         "", indent(proven, "    "),
@@ -454,3 +450,44 @@ def card_of(model: Any, path: Path) -> str:
         "", "## Data, intended use, evaluation", "",
         "The file knows nothing of these: whoever shares it writes them here.", "",
     ])  # fmt: skip
+
+
+def lines_of(archive: Archive) -> list[str]:
+    """Return the network of a file, its weights, and how it was trained, without code that made it.
+
+    Raises:
+        LookupError: the file is damaged; or an AttributeError, TypeError or ValueError.
+    """
+    about, notes, tensors = archive.architecture, archive.notes, archive.tensors
+    numbers = sum(x.numel() for n, x in tensors.items() if n.startswith(("weight.", "bias.")))
+    types = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()}
+    lines = [f"{archive.kind}, {numbers:,} weights in {' and '.join(sorted(types))}"]
+    if (graph := about.get("graph")) and "layers" not in graph:
+        lines += [f"  {name}: {line}" for name, line in graph.items()]
+        lines.append(f"activations: {_said(about['activations'])}")
+    else:  # older files have no lines
+        lines += [f"  {name}: {' x '.join(map(str, x.shape))}" for name, x in tensors.items()]
+    how = [f"{name} {_said(about[name])}" for name in _HOW if about.get(name) is not None]
+    lines.append(f"training: {', '.join(how)}")
+    if about.get("chosen"):
+        lines.append(f"by {about['chosen']}")
+    if notes.get("trained"):
+        lines.append(f"trained on {notes['trained']}")
+    if notes.get("columns"):
+        lines.append(f"inputs: {', '.join(notes['columns'])}")
+    if notes.get("labels") is not None:
+        target = ", ".join(notes.get("target", "y"))
+        lines.append(f"labels of {target}: {', '.join(map(str, notes['labels']))}")
+    return lines
+
+
+def _said(value: Any) -> str:
+    """Return a described value as Python would write it."""
+    if isinstance(value, list):
+        return f"({', '.join(map(_said, value))})"
+    if not isinstance(value, dict):
+        return str(value)
+    if "declared" in value:
+        return str(value["declared"])
+    given = ", ".join(f"{name}={_said(x)}" for name, x in value.get("parameters", {}).items())
+    return f"{value.get('name')}({given})"

@@ -200,10 +200,11 @@ def solve(problem: Fit[Any], solver: str | AnySolver = "auto", start: Any = None
     if start is not None:
         problem.refuse_bad_start(start)
     solution = chosen.solve(problem, start, chosen.prepare(problem)).require_usable()
-    if solver != "auto":
-        return solution
-    solution = retry_in_torch(problem, solution)
-    return solution if solution.status is Status.SOLVED else _retried(problem, solution, chosen)
+    if solver == "auto":
+        solution = retry_in_torch(problem, solution)
+        if solution.status is not Status.SOLVED:
+            solution = _retried(problem, solution, chosen)
+    return replace(solution, duals=solution.duals or problem.duals(solution.value))
 
 
 def _retried(problem: Fit[Any], solution: Solution[Any], solver: AnySolver) -> Solution[Any]:

@@ -37,12 +37,14 @@ and `Sign` section 4, non-strictly monotone examples; `Sigmoid`, `Tanh` (printed
 the monotone range alone; `Softmax` eq. (11); `SimplexProjection` section 4 and eq. (15).
 
 `MaxPooling(block)`, eq. (9), the largest entry of a block, has no such potential: a network states
-it by ReLU states of differences (`Network.maximum`).
+it by ReLU states of differences (`Network.maximum`). `GELU`, `SiLU`, `Mish` and `Hardswish` fall
+somewhere: their states are those of phi(u) + c u, which does not, and layers above take c u off.
 
 Every other one passes `liftednet.check_activation`. A map that is not here takes one line,
 `Activation.from_function(torch.nn.functional.softsign)`.
 """
 
+from liftednet.activations.not_monotone import GELU, Hardswish, Mish, SiLU
 from liftednet.activations.piecewise_linear import (
     Clipped,
     Identity,
@@ -58,14 +60,18 @@ from liftednet.activations.smooth import ELU, Arctan, Sigmoid, Sine, Softplus, T
 
 __all__ = [
     "ELU",
+    "GELU",
     "Arctan",
     "Clipped",
+    "Hardswish",
     "Identity",
     "LeakyReLU",
     "MaxPooling",
+    "Mish",
     "PReLU",
     "Quantized",
     "ReLU",
+    "SiLU",
     "Sigmoid",
     "Sign",
     "SimplexProjection",

@@ -8,6 +8,7 @@ from liftednet.activation import Activation, require_activation, require_torch
 from liftednet.check.properties import Test, properties
 from liftednet.check.report import Check, FailedCheckError, Report, Subject
 from liftednet.errors import LiftedError, SolverError
+from liftednet.names import activation_of
 
 __all__ = ["Check", "FailedCheckError", "Report", "check_activation"]
 
@@ -40,6 +41,7 @@ def check_activation(activation: Activation, units: int = 3) -> Report:
         >>> check_activation(ReLU()).passed
         True
     """
+    activation = activation_of(activation)
     require_activation(activation, "check_activation")
     generator = torch.Generator().manual_seed(0)
     done: list[Check] = []

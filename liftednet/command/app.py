@@ -12,7 +12,6 @@ from typer.core import TyperGroup
 from liftednet import __version__
 from liftednet.errors import DataError, LiftedError
 
-_HOW = ("divergence", "lam", "rho", "penalty", "method", "max_iter", "solver", "seed")
 _UsageError: Any = typer.BadParameter.__base__  # typer 0.29 has the class to itself
 
 
@@ -148,10 +147,11 @@ def evaluate(
 def show(model: Annotated[Path, _MODEL]) -> None:
     """Say what a saved model is and how it was trained."""
     from liftednet import storage
+    from liftednet.models.storage import lines_of
 
     archive = storage.read(model)
     try:
-        lines = _lines(archive)
+        lines = lines_of(archive)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise DataError(f"{model} describes no network: {error!r}.") from error
     typer.echo("\n".join(lines))
@@ -164,47 +164,6 @@ def certify(model: Annotated[Path, _MODEL]) -> None:
     from liftednet.models.storage import load
 
     typer.echo(str(certified(load(model))))
-
-
-def _lines(archive: Any) -> list[str]:
-    about, notes, tensors = archive.architecture, archive.notes, archive.tensors
-    numbers = sum(x.numel() for n, x in tensors.items() if n.startswith(("weight.", "bias.")))
-    types = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()}
-    lines = [f"{archive.kind}, {numbers:,} weights in {' and '.join(sorted(types))}"]
-    if (graph := about.get("graph")) and "layers" not in graph:
-        lines += [f"  {name}: {line}" for name, line in graph.items()]
-        lines.append(f"activations: {_said(about['activations'])}")
-    else:  # older files have no lines
-        lines += [f"  {name}: {' x '.join(map(str, x.shape))}" for name, x in tensors.items()]
-    how = [f"{name} {_said(about[name])}" for name in _HOW if about.get(name) is not None]
-    lines.append(f"training: {', '.join(how)}")
-    if about.get("chosen"):
-        lines.append(f"by {about['chosen']}")
-    if notes.get("trained"):
-        lines.append(f"trained on {notes['trained']}")
-    if notes.get("columns"):
-        lines.append(f"inputs: {_some(notes['columns'])}")
-    if notes.get("labels") is not None:
-        lines.append(f"labels of {', '.join(notes.get('target', 'y'))}: {_some(notes['labels'])}")
-    return lines
-
-
-def _said(value: Any) -> str:
-    """Return a described value as Python would write it."""
-    if isinstance(value, list):
-        return f"({', '.join(map(_said, value))})"
-    if not isinstance(value, dict):
-        return str(value)
-    if "declared" in value:
-        return str(value["declared"])
-    given = ", ".join(f"{name}={_said(x)}" for name, x in value.get("parameters", {}).items())
-    return f"{value.get('name')}({given})"
-
-
-def _some(labels: list[Any]) -> str:
-    """Return the first of them, and the last."""
-    shown = ", ".join(map(str, labels[:5]))
-    return shown if len(labels) <= 5 else f"{shown}, ..., {labels[-1]}"
 
 
 def main() -> None:

@@ -340,6 +340,10 @@ class Fit(ABC, Generic[Value]):
         """Return what `measure` does, of a value and its duals."""
         return self.measure(value)
 
+    def duals(self, value: Value) -> tuple[Tensor, ...]:
+        """Return the duals of what holds the minimizer itself, where it tells them."""
+        return ()
+
     def formulate(self) -> Formulation:
         """Return the problem in CVXPY; every A v + c is a variable of its own."""
         v, variables = self.unknown()

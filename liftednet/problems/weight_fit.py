@@ -235,6 +235,23 @@ class WeightFit(Fit[Weights]):
             worst = max(worst, self._hidden(stacked, gradient, violation, told) / size)
         return Measure(objective, worst)
 
+    def duals(self, value: Weights) -> tuple[Tensor, ...]:
+        """Return the duals of the constraints on W, those of `formulate` in its order and shapes.
+
+        At a minimizer G + 2 rho W + S = 0, with G = lam X'(grad R(u) - V) and S normal to the set:
+        where pi is squares and one set, W tells S, and S its multipliers (Boyd and Vandenberghe,
+        Convex Optimization, 2004, section 5.5.3). Of other penalties there is nothing.
+        """
+        sets = [part for part in self.penalty.parts if not part.smooth]
+        if len(sets) != 1 or self.divergence.smoothness is None:
+            return ()
+        weight = value.matrix.double()
+        gradient = self.gradient(self.design.centered.joined(value))[0][: len(weight)]
+        for square in self.penalty.parts:
+            if square.smooth:
+                gradient = square.stationarity(weight, gradient, 0.0)
+        return sets[0].duals(weight, gradient)
+
     def _hidden(self, stacked: Tensor, gradient: Tensor, violation: Tensor, told: float) -> float:
         """Return by how much the objective may still fall, or `told` where that is no less.
 

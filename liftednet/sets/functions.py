@@ -222,6 +222,10 @@ class Nonnegative(Weighted):
         lowest = torch.zeros(shape, dtype=torch.float64)
         return None if self.rho else (lowest, torch.full_like(lowest, torch.inf))
 
+    def duals(self, weight: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
+        """Return the gradient, which is 0 where W is positive."""
+        return (gradient.clamp(min=0),)
+
     def begin(self, weight: Tensor) -> Tensor:
         """Return |W|."""
         return weight.abs()

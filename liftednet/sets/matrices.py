@@ -49,11 +49,20 @@ class _Between(Constrained):
     def domain(self, weight: Expression) -> list[Constraint]:
         """Return s W >= 0 for the signs s of entries with one side, W_ij = 0 for those with two."""
         inputs, units = weight.shape
-        sides = self.ends((inputs, units))
-        lowest, highest = ((side == 0).double().cpu().numpy() for side in sides)
-        signs, fixed = lowest - highest, lowest * highest
+        signs, fixed = (x.numpy() for x in self._kinds((inputs, units)))
         held = [cp.multiply(signs, weight) >= 0] if signs.any() else []
         return [*held, cp.multiply(fixed, weight) == 0] if fixed.any() else held
+
+    def duals(self, weight: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
+        """Return s times the gradient, and less the gradient where W_ij = 0."""
+        signs, fixed = (x.to(gradient) for x in self._kinds((len(weight), weight.shape[1])))
+        held = [(signs * gradient).clamp(min=0)] if bool(signs.any()) else []
+        return (*held, -fixed * gradient) if bool(fixed.any()) else tuple(held)
+
+    def _kinds(self, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Return the signs s of entries with one side, and 1 in the place of those with two."""
+        lowest, highest = ((side == 0).double().cpu() for side in self.ends(shape))
+        return lowest - highest, lowest * highest
 
     def prox(self, weight: Tensor, t: float) -> Tensor:
         """Return W with 0 in place of entries that are not between the sides."""
@@ -155,8 +164,6 @@ class FixedZeros(_Between):
 
 class _VectorNorm(Bounded):
     """Rows (dim 1) or columns (dim 0) of a norm up to the bound."""
-
-    dim: int
 
     def domain(self, weight: Expression) -> list[Constraint]:
         """Return the bound on every norm."""

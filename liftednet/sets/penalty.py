@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial, reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -173,6 +173,13 @@ class Penalty(ABC):
         step = self._stride(weight, gradient, smoothness)
         return _judged([self], weight, -gradient.unsqueeze(0), step)
 
+    def duals(self, weight: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
+        """Return the duals of the constraints of `domain`, at W where gradient + dpi(W) has 0.
+
+        Those of CVXPY, in its shapes; nothing where W and the gradient do not tell them apart.
+        """
+        return ()
+
     def _stride(self, weight: Tensor, gradient: Tensor, smoothness: float) -> float:
         """Return the step of a judgement: 1 / s, or less, which leads as far as W may reach."""
         tiny, steepest = torch.finfo(torch.float64).tiny, float(gradient.abs().max())
@@ -235,6 +242,7 @@ class Bounded(Constrained):
     """
 
     bound: float
+    dim: ClassVar[int | None] = None  # along which vectors have a norm; None: W has one
 
     def __post_init__(self) -> None:
         """Refuse a bound that is not positive."""
@@ -252,6 +260,10 @@ class Bounded(Constrained):
     @abstractmethod
     def largest(self, weight: Tensor) -> float:
         """Return the norm that is bounded, taken in float64."""
+
+    def duals(self, weight: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
+        """Return -<W_i, G_i> / bound of all W_i that have a norm, G the gradient."""
+        return (-(weight * gradient).sum(self.dim).clamp(max=0) / self.bound,)
 
     def violation(self, weight: Tensor) -> float:
         """Return by how much the norm exceeds the bound."""

@@ -18,7 +18,7 @@ from liftednet.errors import DataError
 from liftednet.export import ExportedGraph, to_torch
 from liftednet.layers.expression import Applied
 from liftednet.layers.projection import Projection
-from liftednet.validation import as_tensor
+from liftednet.validation import as_tensor, model_of
 
 from ..prediction import Predictor
 from .calls import FUNCTIONS, RULES
@@ -63,18 +63,17 @@ def subject_of(model: Any, example: Any, logits: bool = False) -> Subject:
             raise DataError("a scripted module runs no Python: give the one it was made of.")
         module = getattr(model, "_orig_mod", model)  # of torch.compile
         return Subject(module, _example(module, example))
-    if not isinstance(model, Predictor) and hasattr(model, "model_"):
-        inside = subject_of(model.model_, example, logits)
+    if (fitted := model_of(model)) is not model:
+        inside = subject_of(fitted, example, logits)
         kinds = getattr(model, "_kinds", None)
         own = kinds.inputs if kinds else getattr(model, "feature_names_in_", ())
         names = tuple(map(str, own))
         inputs = sum(math.prod(x.shape[1:]) for x in inside.example)
         return replace(inside, names=names if len(names) == inputs else ())
     if not isinstance(model, Predictor):
-        unfitted = ", which has not been fitted: call fit(X, y) first" * hasattr(model, "fit")
         raise DataError(
             f"a fitted model, an estimator or a torch.nn.Module is needed, got "
-            f"{type(model).__name__}{unfitted}."
+            f"{type(model).__name__}."
         )
     like = model.weights[0].matrix
     if hasattr(model, "write_"):  # of lift

@@ -16,12 +16,11 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, compute_sample_weight
 from torch import Tensor
 
-from liftednet import errors, processes
+from liftednet import processes
 from liftednet.activation import Activation
 from liftednet.constraints import Constraint, RateConstraint
 from liftednet.errors import DataError
-from liftednet.names import activation_of
-from liftednet.validation import is_integer
+from liftednet.validation import is_integer, require_seed
 
 from ..fingerprint import described_network
 from ..lifted import Lifted
@@ -53,13 +52,22 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     """One lifted model behind scikit-learn's conventions; `fit` looks at the settings.
 
     Args:
-        lam: as in `LiftedMLP`, like the following up to `solver`; None leaves it to the model.
-        rho: weight of the squared Frobenius norms.
-        penalty: in place of rho, any of `liftednet.penalties`.
-        divergence: "tight" or "joint".
-        standardize: whether training sees inputs, and targets of regressions, on a common scale.
-        method: "minibatch", "full", "gauss-newton", or a method with numbers of its own.
-        solver: of every block.
+        lam: weight of the divergences, which tie each layer to the one below: one number, or one
+            for each hidden layer; None for 10. Gauss-Newton goes without.
+        rho: weight of the squared Frobenius norms of the weights, one number or one for each layer;
+            None leaves it to the evidence where "auto" takes Gauss-Newton steps, and is 1
+            elsewhere, of recurrent networks 3, less before activations that are flat.
+        penalty: in place of rho, any of `liftednet.penalties`, one or one for each layer.
+        divergence: "tight", which is 0 where a layer is the forward pass of the one below, or
+            "joint", which is convex in both layers; None for "tight".
+        standardize: whether training sees inputs, and targets of regressions, on a common scale;
+            weights are those for raw data again. None for True.
+        method: "minibatch", "full" (the papers' descent over convex subproblems), "gauss-newton",
+            "global" (one hidden layer of ReLU to the proven optimum), or one of `liftednet.models`
+            with numbers of its own, such as `Minibatch(epochs=50)`; None for "auto": Gauss-Newton
+            where a step of it takes at most seconds, else minibatches. `model_` prints the choice.
+        solver: of the subproblems of method="full", a name or a solver of `liftednet.solvers`; None
+            for "auto", the first of a table that suits.
         max_iter: the most epochs, sweeps or steps; None for the method's own number.
         batch_size: samples of a minibatch; None for the method's own number.
         early_stopping: whether some samples are held out, whatever the method is: training ends
@@ -69,7 +77,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         warm_start: whether another `fit` goes on from the weights that are there.
         random_state: of the first weights and the order of batches; an integer is the seed of
             the model, None draws one.
-        verbose: whether to show a progress bar.
+        verbose: whether to show a progress bar: True or False, or 1 or 0.
         device: where the model lives, such as "cpu" or "cuda".
     """
 
@@ -123,12 +131,16 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         given = {name: getattr(self, name) for name in _PASSED_ON if hasattr(self, name)}
         settings = {name: value for name, value in given.items() if value is not None}
         seed = self.random_state
-        if not is_integer(seed):
+        if is_integer(seed):
+            require_seed(seed, "random_state")
+        else:
             with refusals():
                 seed = check_random_state(seed).randint(2**31)
         return {**settings, "seed": seed}
 
     def _learn(self, X: Rows, target: Rows, outputs: int, sample_weight: Any, **told: Any) -> Self:
+        if not isinstance(self.verbose, bool) and not is_integer(self.verbose):
+            raise DataError(f"verbose must be True or False, or 1 or 0, got {self.verbose!r}.")
         told["sample_weight"] = None if sample_weight is None else numbers("weights", sample_weight)
 
         def fit(model: Lifted, rows: tuple[Rows, Rows] = (X, target), **other: Any) -> Lifted:
@@ -149,6 +161,15 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         last = {step.number: step.objective for step in self.model_.trace.steps}
         self.n_iter_, self.loss_curve_ = len(last), list(last.values())
         return self
+
+    @property
+    def _hidden(self) -> tuple[int, ...]:
+        """The units of every hidden layer, 100 in one where none are given."""
+        given = 100 if self.hidden_layer_sizes is None else self.hidden_layer_sizes
+        hidden = tuple(np.atleast_1d(np.asarray(given, dtype=object)))
+        if not all(is_integer(units) and units > 0 for units in hidden):
+            raise DataError(f"hidden_layer_sizes must be positive integers, got {given!r}.")
+        return hidden
 
     @abstractmethod
     def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
@@ -218,12 +239,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """Return whether there are weights."""
         return hasattr(self, "model_")
 
-    def _require_fitted(self) -> None:
-        if not self.__sklearn_is_fitted__():
-            raise errors.NotFittedError(
-                f"this {type(self).__name__} has not been fitted: call fit(X, y) first."
-            )
-
 
 class Classifying(Estimator):
     """What classifiers share: labels, of which some may count more than others."""
@@ -274,13 +289,6 @@ def _precision(model: Lifted, X: Rows, target: Rows) -> str:
         left = (torch.as_tensor(target[some]).to(exact) - exact).square().mean(0).sqrt()
         seen = torch.minimum(seen, _OF_RESIDUALS * left)
     return "float32" if bool((lost <= seen).all()) else "float64"
-
-
-def activations(given: Names) -> Any:
-    """Return activations, one or several, of names or of activations."""
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        return [activations(one) for one in given]
-    return given if given is None else activation_of(given)
 
 
 def on_cpu(outputs: Tensor) -> Rows:

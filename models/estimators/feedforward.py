@@ -16,7 +16,6 @@ from sklearn.utils import check_array, check_random_state, check_X_y
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_monotonic_cst, column_or_1d, validate_data
 
-from liftednet.activation import Activation
 from liftednet.constraints import Constraint
 from liftednet.errors import DataError
 from liftednet.losses import (
@@ -27,8 +26,8 @@ from liftednet.losses import (
     Poisson,
     SquaredError,
 )
-from liftednet.names import loss_of
-from liftednet.validation import is_integer, is_number
+from liftednet.names import activation_of, loss_of
+from liftednet.validation import is_number, model_of
 
 from ..builders import LiftedMLP
 from ..by_evidence import EXACT_STEPS, STEPS, Candidate, Size, fit_by_evidence
@@ -37,7 +36,7 @@ from ..lifted import Lifted
 from ..methods import GaussNewton
 from ..relevance import relevance_of
 from ..shapes import interaction_groups
-from .base import Classifying, Constraints, Estimator, activations, documented, on_cpu
+from .base import Classifying, Constraints, Estimator, documented, on_cpu
 from .input import FLOATS, Kinds, Rows, columns, numbered, refusals, refuse_dates
 
 __all__ = ["LiftedClassifier", "LiftedRegressor"]
@@ -62,10 +61,13 @@ class _Feedforward(Estimator):
         interaction_cst: as in scikit-learn's boosting: sets of features, by number or name, that
             may interact, "no_interactions" or "pairwise"; the scores are a sum of functions of each
             set. None for all.
-        missing: whether entries of X may be NaN: states of their own, see `Network.input`.
-        lipschitz: a bound on how steep the scores are in X, see `LiftedMLP`; None for no bound.
+        missing: whether entries of X may be NaN, for what was not seen: a Gaussian prior that is
+            learned from what was seen completes them, in training and in predictions.
+        lipschitz: the most by which outputs, or scores of classes, may differ over the Euclidean
+            distance of their rows of X, held at every step; None for no bound.
         within: `Bounds` and `Linear` of `liftednet.constraints`, which the outputs, or the scores
-            of the labels in the order of `classes_`, meet at every input, see `Network.loss`.
+            of the labels in the order of `classes_`, meet at every input: a last layer projects on
+            them, in units of y; scores are logarithms of odds.
     """
 
     monotonic_cst: Mapping[str, int] | Sequence[int] | None = None
@@ -91,9 +93,9 @@ class _Feedforward(Estimator):
             return None
         settings, told = self._settings(), {}
         if self.activation is not None:
-            told["activations"] = (activations(self.activation),)
-            if not isinstance(told["activations"][0], Activation):
+            if isinstance(self.activation, Sequence) and not isinstance(self.activation, str):
                 return None  # one for each of several layers
+            told["activations"] = (activation_of(self.activation),)
 
         def make(one: Candidate) -> LiftedMLP:
             hidden = one.size.layers * (one.size.units,)
@@ -110,22 +112,16 @@ class _Feedforward(Estimator):
         return fit_by_evidence(size, data, make, fit, exact=exact, **told)
 
     def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
-        hidden_units = (100,) if self.hidden_layer_sizes is None else self.hidden_layer_sizes
-        hidden = tuple(np.atleast_1d(np.asarray(hidden_units, dtype=object)))
-        if not all(is_integer(units) and units > 0 for units in hidden):
-            raise DataError(f"hidden_layer_sizes must be positive integers, got {hidden_units!r}.")
-        kind = activations("relu" if self.activation is None else self.activation)
         with refusals():
             directions = _check_monotonic_cst(self, self.monotonic_cst)
         told = {"missing": self.missing, "within": self.within, **settings}
+        told["convex"] = getattr(self, "convex", False)
         if self.monotonic_cst is not None:
             told["monotonic_cst"] = self._by_input(directions)
         if self.interaction_cst is not None:
             told["interaction_cst"] = self._sets_of_inputs()
-        if getattr(self, "convex", False):
-            told["convex"] = True
-        sizes = (self._inputs, *hidden, outputs)
-        return LiftedMLP(sizes, kind, self._loss(), **told)
+        sizes = (self._inputs, *self._hidden, outputs)
+        return LiftedMLP(sizes, self.activation, self._loss(), **told)
 
     def _by_input(self, directions: Rows) -> list[int]:
         """Return directions of the network's inputs, of which kinds have none."""
@@ -228,7 +224,7 @@ class _Feedforward(Estimator):
             DataError: it is not what has been fitted.
             NotFittedError: nothing has been fitted.
         """
-        self._require_fitted()
+        model_of(self)
         with refusals():
             if self._kinds is None:
                 found: Rows = validate_data(self, X, reset=False, **self._checks)
@@ -240,7 +236,7 @@ class _Feedforward(Estimator):
     @property
     def log_evidence_(self) -> float:
         """The log evidence, log p(y) in units of y: of two fits the larger is better."""
-        self._require_fitted()
+        model_of(self)
         return posterior(self).log_evidence
 
     @property
@@ -250,7 +246,7 @@ class _Feedforward(Estimator):
         Of several outputs (features, outputs); of classes in units of probability. A category is
         one feature. See `relevance_of`.
         """
-        self._require_fitted()
+        model_of(self)
         whole = [[column] for column in range(self._inputs)]
         groups = whole if self._kinds is None else list(self._kinds.groups.values())
         found = on_cpu(relevance_of(self.model_, groups))
@@ -284,9 +280,9 @@ class LiftedClassifier(ClassifierMixin, Classifying, _Feedforward):  # type: ign
             where that can be had (`fit_by_evidence`: some thousands of samples, and no setting of
             a method, a penalty or a shape): one hidden layer beside a linear one, of 4 units, or of
             16, 48 or 144 as long as log p(y) clearly grows. Elsewhere it has 100.
-        activation: of the hidden layers, an `Activation` or a name such as "relu", "tanh",
-            "logistic" or "identity"; or one for each. None is "relu", and of a size by the
-            evidence "tanh" where log p(y) is larger with it.
+        activation: of the hidden layers, an `Activation`, torch's module, or a name such as "relu",
+            "tanh", "gelu", "logistic" or "identity"; or one for each. None is "relu", and of a size
+            by the evidence "tanh" where log p(y) is larger with it.
         class_weight: weights by label, "balanced", or None for 1.
         loss: of labels, from `liftednet.losses`, or its name; None for CrossEntropy().
         **settings: see the estimators.
@@ -335,7 +331,10 @@ class LiftedClassifier(ClassifierMixin, Classifying, _Feedforward):  # type: ign
         return np.asarray(self.classes_[best])
 
     def _loss(self) -> Loss:
-        return CrossEntropy() if self.loss is None else loss_of(self.loss)
+        loss = CrossEntropy() if self.loss is None else loss_of(self.loss)
+        if not loss.probabilistic:
+            raise DataError(f"loss={self.loss!r} is of numbers, which LiftedRegressor predicts.")
+        return loss
 
     @property
     def _outputs(self) -> int:
@@ -367,12 +366,17 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
     Lifted Neural Networks, eq. (10).
 
     Args:
-        hidden_layer_sizes: units of every hidden layer, or None, as in `LiftedClassifier`.
-        activation: of the hidden layers, as in `LiftedClassifier`.
+        hidden_layer_sizes: units of every hidden layer. None leaves it to the evidence of the data
+            where that can be had (`fit_by_evidence`: some thousands of samples, and no setting of
+            a method, a penalty or a shape): one hidden layer beside a linear one, of 4 units, or of
+            16, 48 or 144 as long as log p(y) clearly grows. Elsewhere it has 100.
+        activation: of the hidden layers, an `Activation`, torch's module, or a name such as "relu",
+            "tanh", "gelu", "logistic" or "identity"; or one for each. None is "relu", and of a size
+            by the evidence "tanh" where log p(y) is larger with it.
         loss: of `liftednet.losses`, or its name, such as "huber" or "quantile:0.9"; None for
             SquaredError().
-        convex: whether predictions are a convex function of X, see `input_convex`: at every input,
-            as `certify` proves; of those activations, ReLU if none is told.
+        convex: whether predictions are a convex function of X at every input, as `certify` proves;
+            the activation is then "relu", "leaky_relu", "elu", "softplus" or "identity".
         noise: 0.0 for targets that are a smooth function of X, to as many digits as they have: two
             layers of units, as many as there are samples for, without a search. It leaves size and
             method to the model, as None does, which finds out about noise. "varying" where its size

@@ -14,10 +14,11 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from liftednet.activation import Activation
 from liftednet.errors import DataError
+from liftednet.validation import model_of
 
 from ..builders import LiftedRNN
 from ..lifted import Lifted
-from .base import Classifying, Constraints, Estimator, activations, documented
+from .base import Classifying, Constraints, Estimator, documented
 from .input import FLOATS, Rows, numbered, refusals
 
 __all__ = ["LiftedSequenceClassifier"]
@@ -117,7 +118,7 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
 
     def predict_proba(self, X: Any, lengths: ArrayLike | None = None) -> Rows:
         """Return probabilities, (samples, classes), or (samples, steps, classes)."""
-        self._require_fitted()
+        model_of(self)
         X = self._checked_sequences(X)
         if X.shape[2] != self.n_features_in_:
             raise DataError(
@@ -150,9 +151,7 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
         given: dict[str, Any] = {**settings, "bidirectional": self.bidirectional}
         if self.start is not None:
             given["start"] = self.start
-        hidden = np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)).tolist()
-        kind = activations(self.activation)
-        return LiftedRNN(self.n_features_in_, hidden, outputs, kind, **given)
+        return LiftedRNN(self.n_features_in_, self._hidden, outputs, self.activation, **given)
 
     def _checked_sequences(self, X: Any) -> Rows:
         if isinstance(X, list | tuple) and len({len(sequence) for sequence in X}) > 1:

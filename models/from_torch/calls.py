@@ -12,11 +12,15 @@ from torch import Tensor
 from liftednet.activation import Activation, FunctionActivation
 from liftednet.activations import (
     ELU,
+    GELU,
     Arctan,
     Clipped,
+    Hardswish,
     LeakyReLU,
+    Mish,
     ReLU,
     Sigmoid,
+    SiLU,
     Softmax,
     Softplus,
     Tanh,
@@ -125,17 +129,15 @@ def _log_softmax(reader: Reader, call: Call) -> Seen:
     return found
 
 
-# phi(u) + c u is nondecreasing from the steepest descent of phi on, so that the layer above sees
-# z - c u. The steepest descents are -0.12890, -0.12899 (by tanh), -0.09984, -0.11253 and -0.5.
-_DESCENTS = {"gelu": 0.13, "silu": 0.1, "mish": 0.113, "hardswish": 0.5}
+_NOT_MONOTONE = {"gelu": GELU, "silu": SiLU, "mish": Mish, "hardswish": Hardswish}
 
 
-@reads(*_DESCENTS)
+@reads(*_NOT_MONOTONE)
 def _split(reader: Reader, call: Call) -> Seen | None:
     x = reader.rows(call.get(0, "input"))
     if x is None:
         return None
-    slope = _DESCENTS[call.name]
+    slope = _NOT_MONOTONE[call.name].descent
 
     def risen(u: Tensor) -> Any:
         return call.again(u) + slope * u

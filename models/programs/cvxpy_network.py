@@ -376,6 +376,15 @@ def to_cvxpy(
     return CvxpyNetwork(x, together, composition, graphs)
 
 
+def require_stated(where: str, network: object) -> None:
+    """Raise `DataError` unless it is what `to_cvxpy` returns."""
+    if not isinstance(network, CvxpyNetwork):
+        raise DataError(
+            f"{where} takes what to_cvxpy(model, cp.Variable(inputs), box=(lowest, highest)) "
+            f"returns, got {type(network).__name__}."
+        )
+
+
 def _box_of(x: Expression) -> Any:
     """Return the bounds that an expression has by itself."""
     low, high = (np.asarray(end, dtype=float) for end in x.get_bounds())

@@ -13,12 +13,13 @@ import numpy as np
 from liftednet.activations import Identity
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.lazy import cvxpy as cp
+from liftednet.validation import model_of
 
 from ..bounds.curves import Array
 from ..prediction import Predictor
 from .boxes import kinked
 from .composition import Composition
-from .cvxpy_network import CvxpyNetwork, to_cvxpy
+from .cvxpy_network import CvxpyNetwork, require_stated, to_cvxpy
 from .lines import ranges
 from .optimum import Optimum, optimize
 
@@ -108,6 +109,7 @@ def invert(
         >>> bool(abs(stated.output.value - wanted).max() < 1e-6)
         True
     """
+    require_stated("invert", network)
     if len(network.graphs) != 1:
         raise DeclarationError(
             "invert is for one sample of a network that is stated by to_cvxpy with a box, and with "
@@ -191,7 +193,7 @@ def exact_range(
     Raises:
         DeclarationError: outputs are made of scores by a last activation.
     """
-    inside = getattr(model, "model_", model)
+    inside = model_of(model)
     if isinstance(inside, Predictor):
         last = [term.divergence.activation for term in inside.network.terms if term.state is None]
         if not all(type(activation) is Identity for activation in last):

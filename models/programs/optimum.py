@@ -23,7 +23,7 @@ from liftednet.validation import require_positive
 
 from ..bounds.curves import Array
 from .boxes import Boxes, halved, lined
-from .cvxpy_network import CvxpyNetwork
+from .cvxpy_network import CvxpyNetwork, require_stated
 from .lines import Sums, Way, corner, lines_of, ranges
 from .local import PRECISE, Local
 from .search import INFEASIBLE, Search
@@ -145,8 +145,7 @@ def optimize(
         >>> best.proven, bool(abs(x.value.sum()) < 1e-6)
         (True, True)
     """
-    if not isinstance(network, CvxpyNetwork):
-        raise DataError(f"optimize needs what to_cvxpy returns, got {type(network).__name__}.")
+    require_stated("optimize", network)
     if not isinstance(objective, cp.Minimize | cp.Maximize):
         raise DeclarationError(
             f"objective must be cp.Minimize(...) or cp.Maximize(...), got {objective!r}."

@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.versions import TESTS
+
 ROOT = Path(__file__).parents[2]
 FRONT_DOOR = "liftednet"
 ROOF = ("liftednet.__main__", "liftednet.command")
@@ -256,6 +258,11 @@ def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_package_of_the_tree_is_listed() -> None:
     assert set(setup_cfg()["options"]["packages"].split()) == packages_in_tree()
+
+
+def test_what_every_version_runs_is_there() -> None:
+    for place, _, test in (name.partition("::") for name in TESTS):
+        assert f"def {test or 'test_'}" in (ROOT / "tests" / place).read_text("utf-8")
 
 
 def test_wheel_holds_every_source_file(wheel: Path) -> None:

@@ -55,8 +55,9 @@ class Doubled(activations.ReLU):
         return 2 * u.clamp(min=0)
 
 
+OF_OTHER_STATES = ("MaxPooling", "GELU", "SiLU", "Mish", "Hardswish")  # exported as graphs
 CATALOGUE = [
-    *(getattr(activations, name)() for name in activations.__all__ if name != "MaxPooling"),
+    *(getattr(activations, name)() for name in activations.__all__ if name not in OF_OTHER_STATES),
     activations.LeakyReLU(0.3), activations.Clipped(-2.0, 0.5),
     Activation.from_function(torch.nn.functional.softplus), Activation.from_function(nn.Softsign()),
     Swish3(), Doubled(),

@@ -176,6 +176,9 @@ def test_errors_are_those_of_both_libraries():
         ({"hidden_layer_sizes": "8"}, DataError, "positive integers"),
         ({"class_weight": "heavy"}, DataError, "balanced"),
         ({"random_state": "luck"}, DataError, "luck"),
+        ({"random_state": -1}, DataError, "random_state"),
+        ({"verbose": "loud"}, DataError, "verbose.*loud"),
+        ({"loss": "mse"}, DataError, "loss='mse'.*LiftedRegressor"),
         ({"validation_fraction": 2.0, "early_stopping": True}, DataError, "share in"),
     ],
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from liftednet import activations, load, losses, save, to_torch
 from liftednet.models import GaussNewton, LiftedMLP
@@ -41,6 +42,25 @@ def test_max_pooling_is_the_maximum_and_descends(block: int, tmp_path: Path) -> 
     loaded = load(save(model, tmp_path / "model"))
     assert repr(loaded.hidden) == repr((pooling,))
     assert torch.equal(loaded.forward(x), model.forward(x))
+
+
+@pytest.mark.parametrize("module", [nn.GELU(), nn.SiLU(), nn.Mish(), nn.Hardswish()], ids=repr)
+def test_a_map_that_falls_is_the_network_of_torch(module: nn.Module, tmp_path: Path) -> None:
+    x, y = labeled(samples=30)
+    name = type(module).__name__.lower()
+    model = LiftedMLP((4, 5, 5, 3), name, max_iter=2).fit(x, y)
+    layers = [nn.Linear(n, q, dtype=x.dtype) for n, q in ((4, 5), (5, 5), (5, 3))]
+    for layer, weights in zip(layers, model.weights, strict=True):
+        assert weights.bias is not None
+        layer.load_state_dict({"weight": weights.matrix.T, "bias": weights.bias})
+    network = nn.Sequential(layers[0], module, layers[1], module, layers[2], nn.Softmax(-1))
+    torch.testing.assert_close(model.forward(x), network(x).detach())
+    torch.testing.assert_close(to_torch(model)(x), network(x))
+    loaded = load(save(model, tmp_path / "model"))
+    assert repr(loaded.hidden) == repr(model.hidden)
+    torch.testing.assert_close(loaded.forward(x), model.forward(x))
+    (phi, _), u = model.hidden, torch.linspace(-20, 20, 100_001, dtype=torch.float64)
+    assert 0 <= (module(u) + phi.descent * u).diff().min() < 0.01 * u.diff()[0]  # type: ignore
 
 
 def test_the_network_names_itself() -> None:

@@ -143,8 +143,9 @@ def test_refusals_at_the_door(generator):
         small_model(state_solver="magic")
     with pytest.raises(DeclarationError, match="pre-activation"):
         small_model(loss=SimplexCrossEntropy())
-    with pytest.raises(DeclarationError, match="recurrent layer"):
-        small_model(activation=activations.MaxPooling())
+    for activation in (activations.MaxPooling(), "gelu", "softmax", 3):
+        with pytest.raises(DeclarationError, match="recurrent layer"):
+            small_model(activation=activation)
 
 
 def test_the_first_of_twenty_symbols_is_remembered_without_options():

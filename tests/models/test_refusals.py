@@ -22,12 +22,14 @@ from liftednet import (
     LiftedRegressor,
     Network,
     activations,
+    certify,
     losses,
     penalties,
+    posterior,
     save,
     to_torch,
 )
-from liftednet.activations import MaxPooling, ReLU, Sigmoid, Tanh
+from liftednet.activations import GELU, MaxPooling, ReLU, Sigmoid, Tanh
 from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.layers import Layer, apply, concatenate, delay, dense, reverse
 from liftednet.losses import CrossEntropy, SimplexCrossEntropy, SquaredError
@@ -178,7 +180,7 @@ def test_an_everyday_mistake_is_told_what_to_write(case):
 
 def test_an_estimator_is_the_network_inside_it():
     estimator = LiftedRegressor((3,), max_iter=1, random_state=0)
-    for door in (to_torch, lambda x: save(x, "never")):
+    for door in (to_torch, lambda x: save(x, "never"), certify, posterior):
         with pytest.raises(NotFittedError, match="LiftedRegressor has no network yet"):
             door(estimator)
     estimator.fit(np.column_stack([REAL] * 4), REAL.numpy())
@@ -245,13 +247,22 @@ def test_mistakes_are_refused_at_the_door(build, options, words):
 
 
 @pytest.mark.parametrize(
+    ("wrong", "right"), [("epochs", "max_iter"), ("divergense", "divergence"), ("foo", "penalty")]
+)
+@pytest.mark.parametrize("build", [partial(LiftedMLP, (4, 3)), partial(LiftedRNN, 4, 5, 3)])
+def test_an_argument_that_there_is_not_is_told_with_one_that_there_is(build, wrong, right):
+    with pytest.raises(TypeError, match=f"^Lifted... has no argument '{wrong}'.*{right}"):
+        build(**{wrong: 3})
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"state_solver": 3}, "solver.*3"),
         ({"activation": activations.Softmax()}, r"Softmax.*unit by unit"),
         ({"activation": activations.Softmax(), "divergence": "tight"}, r"Softmax.*unit by unit"),
-        ({"hidden_size": 6.0}, r"sizes.*6\.0"),
-        ({"hidden_size": True}, "sizes.*True"),
+        ({"hidden_size": 6.0}, r"hidden_size.*6\.0"),
+        ({"hidden_size": True}, "hidden_size.*True"),
     ],
 )
 def test_mistakes_with_a_recurrent_network_are_refused_at_the_door(options, words):
@@ -465,6 +476,7 @@ def test_graphs_that_cannot_be_are_refused_at_the_door(network, words):
          ["states 1", r"\(3,\)", r"\(4,\)"]),
         (lambda n, x, s: n.state(ReLU(), units=3).of(dense(x, 3)), ["states 1", "sequence"]),
         (lambda n, x, s: n.state(MaxPooling(2), dense(x, 3)), ["MaxPooling", "maximum"]),
+        (lambda n, x, s: n.state(GELU(), dense(x, 3)), ["GELU", "rising"]),
         (lambda n, x, s: n.maximum(dense(x, 3), dense(x, 4)), [r"\(3,\)", r"\(4,\)"]),
         (lambda n, x, s: n.maximum(), ["maximum needs"]),
         (lambda n, x, s: n.state(ReLU(), dense(x, 3), lam=0.0), ["lam", "positive"]),

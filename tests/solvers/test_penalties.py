@@ -55,6 +55,39 @@ def test_fit_agrees_with_the_reference(penalty: Any, kind: Any, dtype: torch.dty
     assert solve(problem).residual <= (1e-8 if dtype is torch.float64 else 1e-5)
 
 
+SETS: list[Penalty] = [
+    Nonnegative(), Nonnegative(0.2) + SquaredFrobenius(0.1), FixedZeros(torch.eye(4, 3)),
+    Signs(torch.tensor([[1.0], [-1.0], [1.0], [-1.0]])) + SquaredFrobenius(0.1),
+    RowNorm(0.3), ColumnNorm(0.3), SpectralNorm(0.4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("penalty", SETS, ids=repr)
+@pytest.mark.parametrize("kind", [tight, joint])
+def test_duals_of_a_set_of_weights_are_those_of_cvxpy(penalty: Any, kind: Any) -> None:
+    problem = replace(weight_fit(kind(activations.Sigmoid()), torch.float64), penalty=penalty)
+    stated = problem.formulate().problem
+    stated.solve("CLARABEL", tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
+    wanted = torch.as_tensor(stated.constraints[0].dual_value, dtype=torch.float64)
+    for solver in ("auto", "reference"):
+        (found,) = solve(problem, solver).duals
+        assert found.shape == wanted.shape and float(wanted.abs().max()) > 0.01  # some limit is met
+        # a gap of 1e-10 leaves weights, and the gradient with them, off by its root
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5 * float(1 + wanted.abs().max()))
+    if hasattr(penalty, "bound"):
+        less, more = (
+            solve(replace(problem, penalty=type(penalty)(penalty.bound + step))).objective
+            for step in (-1e-3, 1e-3)
+        )
+        assert (less - more) / 2e-3 == pytest.approx(float(wanted.sum()), rel=1e-3)
+
+
+def test_where_conditions_on_weights_are_not_told_apart_there_are_no_duals() -> None:
+    problem = weight_fit(tight(activations.Sigmoid()), torch.float64)
+    for penalty in (SquaredFrobenius(0.3), L1(0.2) + Nonnegative(), Nonnegative() + RowNorm(0.3)):
+        assert solve(replace(problem, penalty=penalty)).duals == ()
+
+
 def test_a_fit_that_is_not_convex_ends_stationary_and_lower() -> None:
     penalty = Orthogonal()
     problem = replace(weight_fit(joint(activations.Sigmoid()), torch.float64), penalty=penalty)
