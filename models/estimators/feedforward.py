@@ -236,7 +236,6 @@ class _Feedforward(Estimator):
     @property
     def log_evidence_(self) -> float:
         """The log evidence, log p(y) in units of y: of two fits the larger is better."""
-        model_of(self)
         return posterior(self).log_evidence
 
     @property
