@@ -77,8 +77,8 @@ class Ending(Enum):
         True
     """
 
-    CONVERGED = "every block's KKT residual was within the tolerance over a whole sweep"
-    BUDGET = "the number of sweeps, epochs or steps was used up"
+    CONVERGED = "residuals were within the tolerance over a whole sweep, or the gap was proven"
+    BUDGET = "the number of sweeps, epochs, steps or units was used up, or the time"
     STOPPED = "the loss of held-out samples no longer fell; the weights of the least are kept"
     STALLED = "no step lowers the objective any further, as far as rounding tells"
     INTERRUPTED = "it was interrupted, or ended by an error; what was done until then is kept"

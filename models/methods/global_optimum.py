@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.activation import Activation
 from liftednet.activations import Softmax
 from liftednet.activations.piecewise_linear import Identity, PReLU
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from liftednet.sets.polyhedron import Limits
     from liftednet.solvers.one_layer.oracle import Kind, Kinked
     from liftednet.solvers.one_layer.problem import OneLayer, Scores, Units
+    from liftednet.solvers.one_layer.rounds import Round
 
 _INSTEAD = 'method="gauss-newton" or "minibatch" trains it, without a bound on the optimum'
 _FALLING = (
@@ -72,6 +74,9 @@ class Global:
 
     Raises:
         DataError: a number is out of its range.
+
+    Warns:
+        FitWarning: it has ended before the gap was proven, and why.
 
     Example:
         >>> import torch
@@ -115,6 +120,8 @@ class Global:
             convex, units, layer.state.units, self.gap, self.seconds, max(number - 1, 0),
             memory.get("bound", 0.0),
         )  # fmt: skip
+        now: Round | None = None
+        missed = f"its {self.rounds} rounds are used up"
         try:
             while number < self.rounds:
                 now = next(moves)
@@ -128,11 +135,17 @@ class Global:
                 memory.update(number=number, objective=before, bound=now.bound, units=kept)
                 yield step
         except StopIteration as stop:
-            return Ending.CONVERGED if stop.value else Ending.STALLED
+            missed = stop.value
         finally:
             blocks.pass_forward()
             if (outputs := layer.term.state) is not None:
                 blocks.values[outputs] = solve(blocks.state_fit(outputs)).value
+        if now is None or not missed or now.gap <= self.gap:
+            return Ending.CONVERGED
+        processes.warn(
+            f"the gap to the global optimum is proven to be at most {now.gap:.2g}, where "
+            f"{self.gap:g} was asked for: {missed}."
+        )
         return Ending.BUDGET
 
 

@@ -64,7 +64,7 @@ def rounds(
     seconds: float,
     number: int = 0,
     bound: float = 0.0,
-) -> Generator[Round, None, bool]:
+) -> Generator[Round, None, str]:
     """Yield one round after another, of lower and lower objectives.
 
     Each adds the units that answer residuals most and fits all amplitudes; beyond two inputs all
@@ -83,8 +83,7 @@ def rounds(
         bound: that is known.
 
     Returns:
-        Whether the gap is proven. Else the time is over, there is no room for more units, or no
-        more are found.
+        Why the gap is not proven, in words; "" where it is.
     """
     ends = time.perf_counter() + seconds
     inputs = max(len(kind.seen) for kind in problem.kinds)
@@ -107,10 +106,14 @@ def rounds(
         now, number = Round(units, objective, bound, found, problem.passed(units)), number + 1
         yield now
         if now.gap <= gap:
-            return True
+            return ""
         least, room = (1 + _VIOLATED) * 2 * problem.rho, min(_ADDED, most_units - len(units))
-        if time.perf_counter() > ends or room < 1 or float(found.values[0]) <= least:
-            return False
+        if time.perf_counter() > ends:
+            return f"its {seconds:g} s are over"
+        if float(found.values[0]) <= least:
+            return "no unit is found that would lower the objective, nor proven that there is none"
+        if room < 1:
+            return f"more units than the {most_units} that there may be would lower the objective"
         each = [x.units - int((units.kind == n).sum()) for n, x in enumerate(problem.kinds)]
         new = found.distinct(problem.phi, problem.X, least, room, each)
         z = problem.outputs(new.w, new.b, new.kind, V)

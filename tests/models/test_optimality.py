@@ -8,9 +8,10 @@ from torch import nn
 
 from liftednet import Activation, global_gap, posterior
 from liftednet.activations import LeakyReLU, ReLU, Tanh
-from liftednet.errors import DataError, DeclarationError
+from liftednet.errors import DataError, DeclarationError, FitWarning
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Huber, Quantile, SquaredError
 from liftednet.models import Checkpoint, GaussNewton, Global, LiftedMLP, add_unit, global_path
+from liftednet.models.results import Ending
 from liftednet.penalties import L1
 
 
@@ -42,6 +43,22 @@ def test_the_gap_of_a_fit_is_that_of_its_weights(loss, activation, skip):
     assert found.objective == pytest.approx(model.trace.objectives[-1], rel=1e-9)
     assert model.objective() == pytest.approx(found.objective, rel=1e-6)
     assert found.width == int((model.weights[0].matrix.norm(dim=0) > 0).sum()) < 50
+
+
+@pytest.mark.parametrize(
+    "units, method, said",
+    [
+        (3, "global", "more units than the 3 that there may be"),
+        (50, Global(seconds=1e-9), "its 1e-09 s are over"),
+        (50, Global(rounds=2), "its 2 rounds are used up"),
+    ],
+)
+def test_a_gap_that_is_not_proven_is_told(units, method, said):
+    X, y = waves(30)
+    model = LiftedMLP((2, units, 1), ReLU(), SquaredError(), rho=0.01, method=method)
+    with pytest.warns(FitWarning, match=said):
+        model.fit(X, y)
+    assert model.trace is not None and model.trace.ending is Ending.BUDGET
 
 
 @pytest.mark.parametrize("method", [GaussNewton(10), "minibatch"])
