@@ -385,6 +385,7 @@ class PathDisplay(_Display):
             if np.isfinite(values).any():
                 other, color = axes.twinx(), f"C{number}"
                 other.set_yticks([])
+                label = f"{label}, {np.nanmin(values):.3g} to {np.nanmax(values):.3g}"
                 lines += other.plot(self.rho, values, color=color, label=label)
                 best = np.nanargmax(values) if number == 0 else np.nanargmin(values)
                 other.axvline(self.rho[best], color=color, linestyle=":")

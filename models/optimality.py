@@ -101,6 +101,14 @@ class GlobalGap:
         """(objective - bound) / objective, 0 of an optimum: at most by so much it can fall."""
         return 0.0 if self.objective <= 0 else 1.0 - self.bound / self.objective
 
+    def __repr__(self) -> str:
+        """Name the numbers; weights have too many."""
+        unit = "none found" if self.unit is None else f"answers {self.unit.answers:.3g} times 2 rho"
+        return (
+            f"GlobalGap(relative={self.relative:.2g}, objective={self.objective:.6g}, "
+            f"bound={self.bound:.6g}, best={self.best:.6g}, width={self.width}, unit {unit})"
+        )
+
 
 def global_gap(
     model: Any,
