@@ -2,9 +2,11 @@
 
 Twenty small sets, bundled with scikit-learn or drawn from seeds by which nothing was chosen; five
 splits of 70 and 30 %. Regressions by R2, the negative log density of what was held out and how much
-of it intervals of 90 % hold, classes by accuracy, log loss and calibration error. Run it with
-`OMP_NUM_THREADS=1 python -m benchmarks.error_bars`, ten minutes, which goes on where it was
-interrupted; --stored writes the tables alone. Finished runs are kept in benchmarks/results/
+of it intervals of 90 % hold, classes by accuracy, log loss and calibration error. And noise whose
+size follows X, drawn, so that it is known: three draws of 300 and of 1,000 rows, 3,000 new ones,
+with `noise="varying"` and NGBoost (`pip install ngboost`, by its defaults) beside one noise. Run it
+with `OMP_NUM_THREADS=1 python -m benchmarks.error_bars`, fifteen minutes, which goes on where it
+was interrupted; --stored writes the tables alone. Finished runs are kept in benchmarks/results/
 error_bars.jsonl, the tables in error_bars.md.
 """
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean, median
@@ -20,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import norm
 from sklearn import datasets
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
@@ -30,7 +33,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks.harness.report import write
-from benchmarks.harness.runs import Outcome, Records, records
+from benchmarks.harness.runs import Outcome, Record, Records, records
 from benchmarks.harness.scores import of_chances, of_numbers
 from liftednet import LiftedClassifier, LiftedRegressor
 
@@ -58,6 +61,33 @@ CLASSIFIERS: dict[str, Callable[[], Any]] = {
     ),
     "MLP": lambda: make_pipeline(StandardScaler(), MLPClassifier(max_iter=1000, random_state=0)),
 }
+
+
+def boosted(x: Array, y: Array, new: Array) -> tuple[Array, Array]:
+    from ngboost import NGBRegressor  # type: ignore[import-not-found,unused-ignore]
+
+    found = NGBRegressor(verbose=False, random_state=0).fit(x, y).pred_dist(new)
+    return found.loc, found.scale
+
+
+def ours(noise: str | None) -> Callable[[Array, Array, Array], tuple[Array, Array]]:
+    return lambda x, y, new: (
+        LiftedRegressor(noise=noise, random_state=0).fit(x, y).predict(new, return_std=True)
+    )
+
+
+VARYING: dict[str, Callable[[Array, Array, Array], tuple[Array, Array]]] = {
+    "one noise": ours(None), "varying": ours("varying"), "NGBoost": boosted,
+}  # fmt: skip
+TRUTHS: dict[str, tuple[int, Callable[[Array], Array], Callable[[Array], Array]]] = {
+    "exponential": (
+        2, lambda x: x[:, 1] + np.sin(x[:, 0]), lambda x: 0.15 * np.exp(0.8 * x[:, 0]),
+    ),
+    "funnel": (1, lambda x: np.sin(2 * x[:, 0]), lambda x: 0.1 + 0.4 * abs(x[:, 0])),
+    "step": (
+        5, lambda x: x[:, 0] * x[:, 1] + x[:, 2], lambda x: np.where(x[:, 3] > 0, 0.8, 0.2),
+    ),
+}  # fmt: skip
 TEXT = (
     "Means of five splits, 70 % for training; no options but those in the names. The Gaussian "
     "process has a constant times an RBF kernel and a white one, logistic regression chooses its "
@@ -81,6 +111,61 @@ class Run:
 
     data: str
     method: str
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A fit to drawn rows whose noise follows X.
+
+    Attributes:
+        truth: of `TRUTHS`.
+        rows: to fit.
+        draw: the seed.
+        method: of `VARYING`.
+    """
+
+    truth: str
+    rows: int
+    draw: int
+    method: str
+
+
+def train_drawn(run: Drawn) -> Outcome:
+    size, answer, noise = TRUTHS[run.truth]
+    source = np.random.default_rng([run.draw, run.rows])
+    x = source.uniform(-2, 2, (run.rows + 3000, size))
+    y = answer(x) + noise(x) * source.normal(size=len(x))
+    began = time.process_time()
+    mean, std = VARYING[run.method](x[: run.rows], y[: run.rows], x[run.rows :])
+    spent, y, size_there = time.process_time() - began, y[run.rows :], noise(x[run.rows :])
+    inside = abs(y - mean) < norm.ppf(0.95) * std
+    thirds = np.array_split(inside[np.argsort(size_there, kind="stable")], 3)
+    far = float(np.sqrt(np.mean((mean - answer(x[run.rows :])) ** 2)))
+    density = -float(norm.logpdf(y, mean, std).mean())
+    return {"held": [float(x.mean()) for x in thirds], "nll": density, "off": far, "s": spent}
+
+
+def varying(done: Callable[[Sequence[Drawn]], list[Record[Drawn]]]) -> Iterator[str]:
+    yield (
+        "Noise that follows X, known since it is drawn; mean of three draws (worst): what "
+        "intervals of 90 % hold on the thirds of new rows with least, middling and most noise, the "
+        "negative log density, root mean square error of the mean, seconds."
+    )
+    yield ""
+    yield "| noise, rows | method | least | middling | most | NLL | error | seconds |"
+    yield "| --- | --- |" + " ---: |" * 6
+    for truth in TRUTHS:
+        for rows in (300, 1000):
+            for method in VARYING:
+                each = [x.outcome for x in done([Drawn(truth, rows, k, method) for k in range(3)])]
+                if len(each) < 3:
+                    continue
+                held = np.array([x["held"] for x in each])
+                worst = held[abs(held - 0.9).argmax(0), range(3)]
+                cells = [f"{a:.3f} ({b:.3f})" for a, b in zip(held.mean(0), worst, strict=True)]
+                cells += [f"{fmean(x[name] for x in each):.3f}" for name in ("nll", "off", "s")]
+                yield f"| {truth}, {rows:,} | {method} | {' | '.join(cells)} |"
+    yield ""
 
 
 @cache
@@ -195,6 +280,8 @@ def main() -> None:
         *table(done, *kinds[0], {"score": "R2", "likelihood": "NLL", "holds 0.9": "held"}),
         *table(done, *kinds[1], CHANCES),
     ]
+    own: Records[Drawn] = records("error_bars", train_drawn)
+    lines += varying(own)
     write("error_bars", "Error bars without options", TEXT, lines)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -136,13 +137,12 @@ class _Search:
 
     make: Callable[[Candidate], LiftedMLP]
     fit: Callable[..., object]
-    fits: int = 0
     evidence: float = -math.inf
     noise: float = 1.0
     model: LiftedMLP | None = None
     candidate: Candidate | None = None
     told: Sequence[warnings.WarningMessage] = field(default_factory=list)
-    ended: list[tuple[float, Candidate, LiftedMLP]] = field(default_factory=list)
+    tried: list[tuple[float, Candidate, LiftedMLP]] = field(default_factory=list)
 
     def tries(self, candidate: Candidate, least: float = 0.0) -> bool:
         """Fit a network, and say whether it is the best so far by more than so much.
@@ -165,15 +165,12 @@ class _Search:
                 if len(seen) > _LOOKS and seen[-1] + _AHEAD * gained < wanted:
                     raise _BehindError
 
-        self.fits += 1
-        try:
-            with warnings.catch_warnings(record=True) as told:
-                warnings.simplefilter("always", FitWarning)
-                self.fit(model, on_step=follow)
-        except _BehindError:
-            return False
-        found, noise = _evidence(model)
-        self.ended.append((found, candidate, model))
+        found, noise = -math.inf, 1.0
+        with suppress(_BehindError), warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", FitWarning)
+            self.fit(model, on_step=follow)
+            found, noise = _evidence(model)
+        self.tried.append((found, candidate, model))
         better = self.model is None or found > self.evidence + least
         if better:
             self.evidence, self.noise, self.model, self.told = found, noise, model, told
@@ -214,7 +211,7 @@ def fit_by_evidence(
     model, found = search.model, search.candidate
     assert model is not None and found is not None  # the first is, at least
     near = [
-        other for evidence, candidate, other in search.ended
+        other for evidence, candidate, other in search.tried
         if candidate.power is found.power and evidence > search.evidence - _LIKELY
     ]  # fmt: skip
     if near:  # or there is no noise
@@ -225,7 +222,7 @@ def fit_by_evidence(
     layers = " in each of two layers" if found.size.layers > 1 else ""
     model.tell_reason(
         f"{found.size.units} units of {found.activation!r}{layers}{of_powers} have the largest "
-        f"evidence of {search.fits} fits{cut}"
+        f"evidence of {len(search.tried)} fits{cut}"
     )
     for warning in search.told:
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Posterior", "posterior"]
 
+_FEWEST = 3  # rows that tell how large their noise is
 _MOST_BYTES = 2**24  # of error bars in a file
 _MOST_WORK = 4e11  # multiplications in a matrix of all weights, about ten seconds
 _KNOWN = 1e300  # degrees of freedom of a noise that is known, in a file
@@ -119,11 +120,9 @@ class Posterior:
             each.append((outputs, covariances.diagonal(dim1=-2, dim2=-1).sqrt()))
         means, ignorance = (self._by_sample(torch.cat(x), data) for x in zip(*each, strict=True))
         loss, moments = self._likelihood, self._moments
-        center, width = self._raised(means), ignorance * self._scale
+        center, width = moments.raised(means), ignorance * moments.scale
         found = loss.predicted(center, width, self._noise(X), self.laplace.degrees)
-        if moments is None or moments.power is None:
-            return found
-        return PowerPrediction.of(moments.power, found)
+        return found if moments.power is None else PowerPrediction.of(moments.power, found)
 
     def predict_proba(self, X: Arrays, *, lengths: Lengths = None) -> Tensor:
         """Return class probabilities, averaged over the weights that the data leave open.
@@ -175,10 +174,10 @@ class Posterior:
         drawn = self.laplace.draws(self._forward(data), n, source)
         if self._term.loss.probabilistic or not noise:
             return torch.stack([self._by_sample(self._answered(one), data) for one in drawn])
-        drawn = self._likelihood.drawn(self._raised(drawn), self._noise(X, drawn.ndim - 2), source)
-        moments = self._moments
-        if moments is not None and moments.power is not None:
-            drawn = moments.power.quantile(drawn)
+        raised, power = self._moments.raised(drawn), self._moments.power
+        drawn = self._likelihood.drawn(raised, self._noise(X, drawn.ndim - 2), source)
+        if power is not None:
+            drawn = power.quantile(drawn)
         return torch.stack([self._by_sample(one, data) for one in drawn])
 
     def leave_one_out(self) -> Tensor:
@@ -211,13 +210,7 @@ class Posterior:
             network, level = self.model._known.varying
             found = (level / network.forward(X).double()).clamp(1 / _FAR, _FAR)
             size = size * (found if axes == 1 else found.unsqueeze(-1))
-        return Noise(size, *self.laplace.tails).scaled(self._scale)
-
-    @property
-    def _scale(self) -> Tensor:
-        """One on the scale of training in units of y, or of its powers, (outputs,)."""
-        known = self._moments
-        return torch.ones_like(self.laplace.noise) if known is None else known.scale
+        return Noise(size, *self.laplace.tails).scaled(self._moments.scale)
 
     def _left_out(self, copies: bool = False) -> Tensor:
         data = self.model._on_data()
@@ -226,7 +219,7 @@ class Posterior:
         means = torch.cat([mean for mean, _ in self.laplace.left_out(forward, copies=copies)])
         answers = self._by_sample(means.reshape_as(target.values), data)
         values = self._by_sample(target.values, data)
-        return self._undone(values) - self._answered(answers)
+        return self._moments.undone(values) - self._answered(answers)
 
     @property
     def _term(self) -> Term:
@@ -234,23 +227,16 @@ class Posterior:
         return term
 
     @property
-    def _moments(self) -> Moments | None:
-        """Between the scale of training and y."""
-        moments = self.model._known.standardization.moments.get(self._term.label)
-        return None if moments is None else moments.to(self.laplace.noise)
+    def _moments(self) -> Moments:
+        """Between the scale of training and y, or its powers, (outputs,)."""
+        one = torch.ones_like(self.laplace.noise)
+        known = self.model._known.standardization.moments
+        return known.get(self._term.label, Moments(0 * one, one)).to(one)
 
     @property
     def _likelihood(self) -> Likelihood:
         assert isinstance(self._term.loss, Likelihood)  # or there are no error bars
         return self._term.loss
-
-    def _raised(self, outputs: Tensor) -> Tensor:
-        """Return outputs in units of y, or of its powers."""
-        return outputs if self._moments is None else self._moments.raised(outputs)
-
-    def _undone(self, values: Tensor) -> Tensor:
-        """Return y of numbers on the scale of training."""
-        return values if self._moments is None else self._moments.undone(values)
 
     def _forward(self, data: Data) -> Forward:
         return _forward_on(self.model._known, data)
@@ -364,6 +350,8 @@ def laplace_of(model: Lifted, shared: bool = False) -> Laplace:
     if isinstance(term.loss, Likelihood):
         if shared and not term.loss.sized:
             _warn_of_spread(target, forward.passed(found.point)[0], counted)
+        elif shared and (rows := float(counted.sum())) < _FEWEST:
+            raise SolverError(f"{rows:g} rows tell no noise: error bars need {_FEWEST} at least.")
         known = float((counted * term.loss.log_constant(target.values)).sum())
         found = replace(found, logarithm=found.logarithm - known)
     if moments is None:

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.special import logsumexp
@@ -19,7 +20,7 @@ from torch.func import functional_call, jacrev
 
 from liftednet import LiftedClassifier, LiftedRegressor, Network, lift, load, posterior, save
 from liftednet.activations import Tanh
-from liftednet.errors import DataError, DeclarationError, NotFittedError
+from liftednet.errors import DataError, DeclarationError, NotFittedError, SolverError
 from liftednet.layers import dense
 from liftednet.losses import BinaryCrossEntropy, SquaredError
 from liftednet.models import GaussNewton, Lifted, LiftedMLP, LiftedRNN, error_bars
@@ -368,8 +369,11 @@ def test_what_lies_beyond_the_lengths_moves_no_probability() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"loss": "quantile:0.9"}, DeclarationError, "loss=None in LiftedRegressor"),
-        ({"loss": "quantile:0.9"}, DeclarationError, r"Quantile\(0.9\) is no likelihood"),
+        (
+            {"loss": "quantile:0.9"},
+            DeclarationError,
+            r"Quantile\(0.9\) is no .* which is loss=None",
+        ),
         ({"missing": True}, DeclarationError, "complete X before"),
         ({"missing": True, "method": BY_EVIDENCE}, DeclarationError, "missing"),
     ],
@@ -380,6 +384,29 @@ def test_fits_without_error_bars_say_what_to_set(options: Any, error: Any, words
     for ask in (lambda: model.predict(x, return_std=True), lambda: model.predict_interval(x)):
         with pytest.raises(error, match=words):
             ask()
+
+
+def test_odd_rows_have_error_bars_or_a_sentence(tmp_path: Any) -> None:
+    """Few rows, targets that stand still, rows far away, and kinds that training has not seen."""
+    x, y = waves(40)
+    for rows in (1, 2):
+        few = LiftedRegressor(random_state=0).fit(x[:rows], y[:rows])
+        assert np.isfinite(few.predict(x)).all()
+        with pytest.raises(SolverError, match=f"^{rows} rows tell no noise"):
+            few.predict_interval(x)
+        save(few, tmp_path / "few.safetensors")
+    still = LiftedRegressor(random_state=0).fit(x, np.ones(40))
+    mean, std = still.predict(x, return_std=True)
+    np.testing.assert_allclose(mean, 1.0)
+    assert (std >= 0).all() and std.max() < 1e-6
+    table = pd.DataFrame(
+        {"a": x[:, 0], "kind": pd.Categorical(np.where(np.arange(40) % 2, "u", "v"))}
+    )
+    model = LiftedRegressor(random_state=0).fit(table, y + np.arange(40) % 2)
+    new = pd.DataFrame({"a": [0.0, 0.0, 1e6], "kind": ["w", None, "u"]})
+    mean, std = model.predict(new, return_std=True)
+    noise = posterior(model).predict(model._checked(new)).noise[:, 0].numpy()
+    assert np.isfinite(mean).all() and (std > noise).all() and np.isfinite(std).all()
 
 
 def test_what_cannot_be_used_is_refused(monkeypatch) -> None:
