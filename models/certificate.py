@@ -94,6 +94,7 @@ class Certificate:
     def __str__(self) -> str:
         """Return what is certain, line by line."""
         outputs, inputs = self.lowest.shape
+        names = self.names or tuple(map(str, range(inputs)))
         where = "" if self.box is None else " within the box"
         lines = [
             f"certified of {inputs} inputs and {outputs} outputs, from the weights alone{where}:"
@@ -102,7 +103,7 @@ class Certificate:
         for name, of_output in monotone.items():
             for output, row in enumerate(of_output):
                 if found := _numbers(row):
-                    some = _some([self._called(n) for n in found])
+                    some = _some([names[n] for n in found])
                     lines.append(
                         f"  output {output} is {name} in inputs {some} ({len(found)} of {inputs})"
                     )
@@ -163,9 +164,6 @@ class Certificate:
         axes.set_ylim(inputs - 0.5, -0.5)
         axes.set_xlabel(f"derivative of output {output}")
         return axes
-
-    def _called(self, number: int) -> str:
-        return self.names[number] if self.names else str(number)
 
 
 @torch.inference_mode(False)

@@ -55,13 +55,9 @@ def few_threads(network: Network, method: Method, X: Any, device: str) -> Iterat
     """
     before = torch.get_num_threads()
     known = not any(isinstance(each.layer, Mapped) for each in network.layers())
-    wanted = before
-    if known and torch.device(device).type == "cpu":
-        wanted = min(before, 1 + _work(network, method, X) // WORTH)
-    if wanted == before:
-        yield
-        return
-    torch.set_num_threads(wanted)
+    on_cpu = torch.device(device).type == "cpu"
+    worth = 1 + _work(network, method, X) // WORTH if known and on_cpu else before
+    torch.set_num_threads(min(before, worth))
     try:
         yield
     finally:

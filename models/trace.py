@@ -325,7 +325,7 @@ def _reporting(
     trace: Trace, max_iter: int, shown: bool, on_step: Report | None
 ) -> Iterator[Report]:
     """Yield what is told of every step: the caller's function, and a bar where it is shown."""
-    tell = on_step or _say_nothing
+    tell = on_step or (lambda _: None)
     if not shown or processes.rank() > 0:
         yield tell
         return
@@ -352,7 +352,3 @@ def _reporting(
             show(step)
 
         yield report
-
-
-def _say_nothing(step: Step) -> None:
-    return
