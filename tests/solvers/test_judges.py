@@ -35,7 +35,7 @@ from liftednet.problems import (
 )
 from liftednet.problems.fit import NEAR, require_bounded
 from liftednet.problems.priors import BoxedStates, PenalizedWeights
-from liftednet.problems.states_over_time import best_start, forward_states
+from liftednet.problems.states_over_time import Linearized, best_start, forward_states
 from liftednet.sets.penalty import _judged
 from liftednet.solvers import solve
 
@@ -152,6 +152,19 @@ def test_no_verdict_on_states_over_time_hides_a_loss(expands: float) -> None:
             assert blocks.measure(moved).residual >= min(0.99 * share, NEAR) - 1e-9
 
 
+def test_sequences_are_judged_by_themselves() -> None:
+    """One that is far off is as far beside two that are solved."""
+    problem = over_time(0)
+    states = solve(problem).require_solved().value.clone()
+    states[:, 1] = (states[:, 1] + 1e-2 * normal(*states[:, 1].shape)).clamp(min=0)
+    states = states.where(problem.valid[..., None], 0.0)
+    whole = Linearized(problem, states).relative
+    for n in range(3):
+        alone = Linearized(problem.take(torch.tensor([n])), states[:, n : n + 1]).relative
+        torch.testing.assert_close(whole[n : n + 1], alone, rtol=1e-6, atol=1e-12)
+    assert NEAR < float(whole[1]) < 0.5
+
+
 def test_states_start_from_a_forward_pass_or_from_rest_whichever_is_better() -> None:
     """Weights that expand make states far above what the links ask for, and rest is better."""
     chosen = set()
@@ -256,3 +269,15 @@ def test_what_penalties_may_lose_is_fenchel_s_gap_and_nothing_where_that_is_roun
     lost = 0.2 * float(pull.norm(dim=1).sum()) - 4 * 0.2**2 / 10.0
     found = _judged([ball], inside, pull.unsqueeze(0), 10.0).gap
     assert found == pytest.approx(lost, rel=10 * near)  # P is 64 eps within, W a tenth
+
+
+def test_a_map_that_is_off_hides_no_gap() -> None:
+    """At W = 1 the map leads to .1 where it should to .5: S = .9 is no subgradient there."""
+
+    class Off(L1):
+        def prox(self, weight: Tensor, t: float) -> Tensor:
+            return 0.2 * super().prox(weight, t)
+
+    one, pull = torch.ones(2, 1, dtype=torch.float64), torch.zeros(1, 2, 1, dtype=torch.float64)
+    found = _judged([Off(0.5), L1(0.5)], one, torch.cat([pull, pull]), 1.0)
+    assert found.gap == pytest.approx(2 * abs(0.5 - 0.05 - 0.9 * 0.9))

@@ -295,6 +295,7 @@ def test_of_many_samples_a_thousand_tell_how_far_probabilities_are_averaged() ->
     forward = replace(forward, targets=(replace(forward.targets[0], divergence=SOFTMAX),))
     found = laplace(forward, (3 * normal(2, 2, seed=1)).flatten())
     assert found is not None
+    assert found.noise.tolist() == [0.0, 0.0]  # it is in the probabilities
     left = torch.arange(2500) % 3 != 0  # every third is looked at
     hidden = replace(forward, data=(x.masked_fill(left[:, None], torch.nan),))
     third = replace(forward, data=(x[::3],), targets=(forward.targets[0].take(slice(0, None, 3)),))

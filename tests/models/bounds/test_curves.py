@@ -51,6 +51,8 @@ def test_ends_and_lines_hold_on_intervals_and_touch_the_map(module) -> None:
     linear = curve.linear_between(low, high)
     assert bool((inner.std(0)[linear] <= 1e-7).all())
     slopes, least, most = curve.beside(low, high)
+    chord = (phi[-1] - phi[0]) / (high - low)
+    torch.testing.assert_close(slopes[:, 1], chord, rtol=1e-6, atol=rounding * 1e4)
     for n in range(slopes.shape[-1]):
         gap = phi - slopes[:, n] * u.detach()
         assert bool((gap >= least[:, n]).all() and (gap <= most[:, n]).all())
