@@ -158,7 +158,9 @@ class ConstraintReport:
         )
         known = f"mean loss: training {self.loss:.4g}"
         if self.held_out is None:
-            lines.append(f"{known}; of new rows this says nothing: ask for confidence=0.95.")
+            shown = all(isinstance(one, RateConstraint) for one in self.constraints)
+            ask = ": ask for confidence=0.95" if shown else ""
+            lines.append(f"{known}; of new rows this says nothing{ask}.")
         else:
             lines.append(
                 f"{known}, held out {self.held_out.loss:.4g} ({len(self.held_out.rows):,} rows); "

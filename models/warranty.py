@@ -228,10 +228,15 @@ def fit_with_warranty(
         raise DataError("confidence sets rows aside: give X and y as arrays, one row a sample.")
     raw = model._data(X, y)
     scored, rates = parted(constraints)
-    if scored or not rates:
+    if scored:
         raise DataError(
             "confidence speaks of rates, which lie between 0 and 1: scores have no ends, and "
             f"no rows show where their mean lies. Got {list(constraints)}."
+        )
+    if not rates:
+        raise DataError(
+            "confidence says whether rates of a classifier's decisions hold on new rows, and none "
+            "are given: give constraints=[GroupRates(groups, within=0.1)], or leave it out."
         )
     refuse_unmet(model.network, rates, raw)
     labels, classes = numbers(model.network, raw)

@@ -58,7 +58,7 @@ def test_mean_scores_say_little_of_decisions_and_the_report_shows_it() -> None:
     assert report.apart[0].decisions == pytest.approx(gap(model.predict(X) == 1, GROUP))
     assert report.apart[0].probabilities == pytest.approx(gap(chances, GROUP))
     assert report.apart[0].scores == pytest.approx(gap(odds[:, 1] - odds[:, 0], GROUP), abs=1e-9)
-    assert "of new rows this says nothing" in str(report)
+    assert "of new rows this says nothing." in str(report)  # as a confidence would be refused
 
 
 def test_several_constraints_are_held_together_for_several_classes_and_one_output() -> None:
