@@ -101,12 +101,14 @@ class ConstraintReport:
         constraints: as they were given.
         violations: by how much the forward pass breaks each at most on the training samples: in
             units of the scores, or for rates in shares of exact counts.
-        prices: of each constraint in its shape: the rate at which the training objective (on
-            standardized data, summed over samples) falls where a limit is moved by one unit of the
+        prices: of each constraint in its shape: the rate at which the training objective (in units
+            of the targets, summed over samples) falls where a limit is moved by one unit of the
             scores; positive where scores rest on an upper end, negative on a lower. Of rates, by
             one unit of the rate near where the last layer was fitted last; zeros where no fit was
-            needed.
-        objective: of the fit of the last layer, features given, less what no weight changes.
+            needed. Residuals of several targets are over their deviations, times the root mean
+            square one.
+        objective: of the fit of the last layer, features given, less what no weight changes; in
+            units of the targets.
         gap: by which it may lie above the least one; NaN under rates, where none is known.
         residual: relative KKT residual of that fit.
         solver: of that fit.

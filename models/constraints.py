@@ -486,9 +486,10 @@ def hold(
     known = rows.of_samples(numbers(model.network, data)[0])
     labels = known if decides(model.network) else None
     bound = [x if isinstance(x, RateConstraint) else rows.bound([x])[0] for x in constraints]
+    unit = fitted.standardization.raw_squares(term)  # as no other loss here has moments
     report = ConstraintReport(
-        tuple(constraints), broken(bound, labels, scores), duals, objective, gap,
-        residual, solver, loss_of(model, scores, data),
+        tuple(constraints), broken(bound, labels, scores), tuple(unit * dual for dual in duals),
+        unit * objective, unit * gap, residual, solver, loss_of(model, scores, data),
         tuple(apart_of(one, labels, scores) for one in constraints),
     )  # fmt: skip
     model._fit = replace(model._fit, method=None, laplace=None, report=report)
