@@ -28,7 +28,9 @@ EXPECTED = {
     "monotone_or_fair": "max(report.violations) <= 1e-9",
     "error_bars": "found.ignorance[0, 0] < 0.2 < found.ignorance[2, 0] and (lower < mean).all()",
     "activation": "(model.predict(digits.x_test) == digits.y_test).float().mean() > 0.9",
-    "subproblem": "abs(ours.objective - theirs.objective) < 1e-5 * abs(theirs.objective)",
+    "subproblem": "abs(ours.objective - theirs.objective) < 1e-5 * abs(theirs.objective) and "
+    "abs(solve(ConstrainedFit(fit, (Bounds(upper=3.999),))).objective - held.objective"
+    " - 1e-3 * held.duals[0].sum()) < 1e-4 * held.duals[0].sum()",
     "network": "(residual.predict(digits.x_test) == digits.y_test).float().mean() > 0.9"
     " and found.relative < 1e-3",
     "missing": "model.score(X[:300], y[:300]) > 0.3",
