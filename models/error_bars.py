@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -61,6 +61,7 @@ class Posterior:
     Attributes:
         model: as it was fitted.
         laplace: N(w, s H^-1), on the scale of training.
+        read: returns what the model takes of X as it is given, such as a data frame.
 
     Example:
         >>> import torch
@@ -79,6 +80,7 @@ class Posterior:
 
     model: Lifted
     laplace: Laplace
+    read: Callable[[Any], Any]
 
     @property
     def log_evidence(self) -> float:
@@ -104,7 +106,7 @@ class Posterior:
         from N(u, j' H^-1 j), and the noise of counts is the root of their mean.
 
         Args:
-            X: as the model takes it.
+            X: as the model or estimator takes it.
             lengths: of sequences, as the model takes them.
 
         Raises:
@@ -115,7 +117,8 @@ class Posterior:
                 f"{self._term.loss.name} gives probabilities, whose noise is in them: call "
                 "predict_proba."
             )
-        data, each = self.model._unlabeled(X, lengths), []
+        X, each = self.read(X), list[tuple[Tensor, Tensor]]()
+        data = self.model._unlabeled(X, lengths)
         for outputs, covariances in self.laplace.outputs(self._forward(data)):
             each.append((outputs, covariances.diagonal(dim1=-2, dim2=-1).sqrt()))
         means, ignorance = (self._by_sample(torch.cat(x), data) for x in zip(*each, strict=True))
@@ -138,7 +141,8 @@ class Posterior:
 
         if not self._term.loss.probabilistic:
             raise DataError(f"{self._term.loss.name} gives no probabilities; call predict.")
-        data, activate = self.model._unlabeled(X, lengths), self._term.activation.forward
+        data = self.model._unlabeled(self.read(X), lengths)
+        activate = self._term.activation.forward
         found = [
             averaged(activate, outputs, covariances)
             for outputs, covariances in self.laplace.outputs(self._forward(data))
@@ -157,7 +161,7 @@ class Posterior:
         """Return draws of what all rows answer together, (n, samples, outputs).
 
         Args:
-            X: as the model takes it.
+            X: as the model or estimator takes it.
             n: how many.
             generator: None for one of seed 0.
             noise: whether each answer has its own noise; without it these are functions that the
@@ -170,6 +174,7 @@ class Posterior:
         """
         require_count("the number of draws", n, 1)
         source = torch.Generator().manual_seed(0) if generator is None else generator
+        X = self.read(X)
         data = self.model._unlabeled(X, lengths)
         drawn = self.laplace.draws(self._forward(data), n, source)
         if self._term.loss.probabilistic or not noise:
@@ -291,7 +296,8 @@ def posterior(model: Any) -> Posterior:
         fitted = replace(fitted, laplace=laplace_of(lifted, shared=True))
         lifted._fit = fitted
     assert fitted.laplace is not None  # made just now
-    return Posterior(copy(lifted), fitted.laplace)
+    read = getattr(copy(model), "_checked", lambda X: X)  # of an estimator as it is now
+    return Posterior(copy(lifted), fitted.laplace, read)
 
 
 def has_evidence(model: Lifted) -> bool:

@@ -319,9 +319,10 @@ class LiftedClassifier(ClassifierMixin, Classifying, _Feedforward):  # type: ign
         By the feedforward rule; after a fit by the evidence averaged over the weights that the
         data leave open, see `Posterior.predict_proba`.
         """
-        X = self._checked(X)
-        averaged = has_evidence(self.model_)
-        chances = on_cpu(posterior(self).predict_proba(X)) if averaged else self._forward(X)
+        if has_evidence(model_of(self)):
+            chances = on_cpu(posterior(self).predict_proba(X))
+        else:
+            chances = self._forward(self._checked(X))
         return chances if chances.shape[1] > 1 else np.hstack([1 - chances, chances])
 
     def predict(self, X: Any) -> Rows:
@@ -476,9 +477,8 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
             DeclarationError: return_std, and the loss is no likelihood.
             NotFittedError: nothing has been fitted, or return_std, as in `posterior`.
         """
-        X = self._checked(X)
         if not return_std:
-            return self._shaped(self._forward(X))
+            return self._shaped(self._forward(self._checked(X)))
         found = posterior(self).predict(X)
         return self._shaped(on_cpu(found.mean)), self._shaped(on_cpu(found.std))
 
@@ -494,7 +494,6 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
             DeclarationError: the loss is no likelihood.
             NotFittedError: as in `posterior`.
         """
-        X = self._checked(X)
         low, high = posterior(self).predict(X).interval(level)
         return self._shaped(on_cpu(low)), self._shaped(on_cpu(high))
 
@@ -514,7 +513,6 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
             DeclarationError: the loss is no likelihood.
             NotFittedError: as in `posterior`.
         """
-        X = self._checked(X)
         with refusals():
             seed = int(check_random_state(random_state).randint(2**31))
         generator = torch.Generator().manual_seed(seed)

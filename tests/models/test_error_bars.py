@@ -405,15 +405,21 @@ def test_odd_rows_have_error_bars_or_a_sentence(tmp_path: Any) -> None:
     model = LiftedRegressor(random_state=0).fit(table, y + np.arange(40) % 2)
     new = pd.DataFrame({"a": [0.0, 0.0, 1e6], "kind": ["w", None, "u"]})
     mean, std = model.predict(new, return_std=True)
-    noise = posterior(model).predict(model._checked(new)).noise[:, 0].numpy()
+    found = posterior(model)  # takes the frame, as the estimator does
+    told, drawn = found.predict(new), found.sample(new, 3, noise=False)
+    noise = told.noise[:, 0].numpy()
+    np.testing.assert_allclose(told.mean[:, 0], mean)
+    assert drawn.shape == (3, 3, 1)
+    labels = LiftedClassifier((4,), max_iter=3, random_state=0).fit(table, y > 0)
+    assert posterior(labels).predict_proba(new).shape == (3, 2)
     assert np.isfinite(mean).all() and (std > noise).all() and np.isfinite(std).all()
 
 
 def test_what_cannot_be_used_is_refused(monkeypatch) -> None:
     x, y = waves(30)
-    with pytest.raises(NotFittedError, match=r"call fit\(X, y\) first"):
+    with pytest.raises(NotFittedError, match="call fit first"):
         LiftedRegressor().predict(x, return_std=True)
-    with pytest.raises(NotFittedError, match=r"call fit\(X, y\)\."):
+    with pytest.raises(NotFittedError, match="call fit first"):
         posterior(LiftedRegressor())
     with pytest.raises(DataError, match="got ndarray"):
         posterior(x)
