@@ -6,6 +6,7 @@ behind it there are objects alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from inspect import isabstract
 from typing import Any, cast
@@ -34,6 +35,7 @@ _LOSSES = {  # other names that they have in the field
     "pinball": "quantile",
     "smooth-l1": "huber",
 }
+_BETWEEN = re.compile(r"(?<=[a-z])(?=[A-Z])")  # words of a class
 _OF_TORCH: Mapping[type[nn.Module], Callable[[Any], Loss]] = {
     nn.CrossEntropyLoss: lambda loss: CrossEntropy(loss.label_smoothing),
     nn.BCEWithLogitsLoss: lambda _: BinaryCrossEntropy(),
@@ -106,10 +108,12 @@ def loss_of(given: Any) -> Loss:
 
 
 def _loss_named(text: str) -> Loss:
-    ours = [x for x in losses.__all__ if x != "Declared" and not isabstract(getattr(losses, x))]
+    found = [x for x in losses.__all__ if x != "Declared" and not isabstract(getattr(losses, x))]
+    ours = {_BETWEEN.sub("-", x).lower(): getattr(losses, x) for x in found}
     name, _, number = text.partition(":")
-    name, _, level = _LOSSES.get(_known("loss", name, [*ours, *_LOSSES]), name).partition(":")
-    make = getattr(losses, _known("loss", name, ours))
+    known = _known("loss", name, [*ours, *_LOSSES], "; huber:1.0 and quantile:0.9 with a number")
+    name, _, level = _LOSSES.get(known, known).partition(":")
+    make = ours[name]
     try:
         if level and number:
             raise ValueError
@@ -124,10 +128,10 @@ def _loss_named(text: str) -> Loss:
     return made
 
 
-def _known(kind: str, name: str, names: Sequence[str]) -> str:
+def _known(kind: str, name: str, names: Sequence[str], more: str = "") -> str:
     plain = {_plain(known): known for known in names}
     if _plain(name) not in plain:
-        raise DataError(f"there is no {kind} {name!r}; there are {', '.join(names)}.")
+        raise DataError(f"there is no {kind} {name!r}; there are {', '.join(names)}{more}.")
     return plain[_plain(name)]
 
 

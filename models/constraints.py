@@ -486,7 +486,8 @@ def hold(
     known = rows.of_samples(numbers(model.network, data)[0])
     labels = known if decides(model.network) else None
     bound = [x if isinstance(x, RateConstraint) else rows.bound([x])[0] for x in constraints]
-    unit = fitted.standardization.raw_squares(term)  # as no other loss here has moments
+    moments = fitted.standardization.moments.get(term.label)  # of squares, or none
+    unit = 1.0 if moments is None else float(moments.scale.square().mean())
     report = ConstraintReport(
         tuple(constraints), broken(bound, labels, scores), tuple(unit * dual for dual in duals),
         unit * objective, unit * gap, residual, solver, loss_of(model, scores, data),

@@ -157,14 +157,6 @@ class Standardization:
         units = [float(self.moments[term.label].scale[0]) for term in known]
         return {x.label: x.loss.scaled(unit) for x, unit in zip(known, units, strict=True)}
 
-    def raw_squares(self, term: Term) -> float:
-        """Return what a squared error of 1 in training is in units of the targets.
-
-        Of outputs whose scales differ it is the mean of what it is of each.
-        """
-        moments = self.moments.get(term.label)
-        return 1.0 if moments is None else float(moments.scale.square().mean())
-
     def answer(self, term: Term, output: Tensor) -> Tensor:
         """Return an output of the network in units of the targets."""
         moments = self.moments.get(term.label)

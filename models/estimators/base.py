@@ -284,7 +284,7 @@ def _precision(model: Lifted, X: Rows, target: Rows) -> str:
         lost = (single.forward(X[some].astype(np.float32)) - exact).abs()
     except DataError:  # beyond the range of float32
         return "float64"
-    seen = _OF_SPREAD * exact.flatten(0, -2).std(0)
+    seen = _OF_SPREAD * exact.flatten(0, -2).std(0, correction=0)
     if target.dtype.kind == "f":
         left = (torch.as_tensor(target[some]).to(exact) - exact).square().mean(0).sqrt()
         seen = torch.minimum(seen, _OF_RESIDUALS * left)

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Never, Self
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from ..methods import GaussNewton
 from ..relevance import relevance_of
 from ..shapes import interaction_groups
 from .base import Classifying, Constraints, Estimator, documented, on_cpu
-from .input import FLOATS, Kinds, Rows, columns, numbered, refusals, refuse_dates
+from .input import FLOATS, DataTypeError, Kinds, Rows, columns, numbered, refusals, refuse_dates
 
 __all__ = ["LiftedClassifier", "LiftedRegressor"]
 
@@ -112,6 +112,7 @@ class _Feedforward(Estimator):
         return fit_by_evidence(size, data, make, fit, exact=exact, **told)
 
     def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
+        self._refuse_unknown("monotonic_cst", self.monotonic_cst)
         with refusals():
             directions = _check_monotonic_cst(self, self.monotonic_cst)
         told = {"missing": self.missing, "within": self.within, **settings}
@@ -142,9 +143,7 @@ class _Feedforward(Estimator):
                 x if isinstance(x, Iterable) and not isinstance(x, str) else [x] for x in allowed
             )
             named = [list(x) for x in one]
-            unknown = [x for some in named for x in some if isinstance(x, str) and x not in names]
-            if unknown:
-                raise DataError(f"interaction_cst names {unknown[0]!r}, which is no column of X.")
+            self._refuse_unknown("interaction_cst", [x for some in named for x in some])
             allowed = [
                 [names.index(x) if isinstance(x, str) else x for x in some] for some in named
             ]
@@ -153,6 +152,14 @@ class _Feedforward(Estimator):
             return found
         groups = list(self._kinds.groups.values())
         return [[n for feature in group for n in groups[feature]] for group in found]
+
+    def _refuse_unknown(self, setting: str, columns: Any) -> None:
+        """Raise `DataError` where a setting names what is no column of the data frame."""
+        names = list(map(str, getattr(self, "feature_names_in_", ())))
+        given = columns if isinstance(columns, Iterable) else ()
+        if unknown := [x for x in given if isinstance(x, str) and x not in names]:
+            known = f"there are {', '.join(names)}" if names else "it is an array, without names"
+            raise DataError(f"{setting} names {unknown[0]!r}, which is no column of X: {known}.")
 
     def fit(
         self,
@@ -163,6 +170,7 @@ class _Feedforward(Estimator):
         confidence: float | None = None,
         held_out: float = 0.3,
         strict: bool = False,
+        **unknown: Never,
     ) -> Self:
         """Fit the network.
 
@@ -177,11 +185,17 @@ class _Feedforward(Estimator):
             confidence: with which rates shall hold on new rows, as in `Lifted.fit`.
             held_out: the share of the rows that is set aside for it.
             strict: whether a model is handed out only if they are shown to hold.
+            **unknown: nothing, which is told by the name of the estimator.
 
         Raises:
             DataError: X, y or a setting cannot be used.
             SolverError: the training failed.
         """
+        if unknown:
+            raise DataTypeError(
+                f"{type(self).__name__}.fit has no {', '.join(unknown)}: it takes X, y, "
+                "sample_weight, constraints, confidence, held_out and strict."
+            )
         X, y = self._checked_pair(X, y)
         return self._learn(
             X, *self._told(y, sample_weight), constraints=self._numbered(constraints),
@@ -203,11 +217,11 @@ class _Feedforward(Estimator):
             DataError: they are not, or are not finite; a TypeError, too, where there are no
                 numbers.
         """
-        with refusals():
-            numeric = isinstance(self, RegressorMixin)
-            refuse_dates(X, y, numeric)
-            if reset:
-                self._kinds = Kinds.of(X)
+        numeric = isinstance(self, RegressorMixin)
+        refuse_dates(X, y, numeric)
+        if reset:
+            self._kinds = Kinds.of(X)
+        with refusals(X=self._of_numbers(X), y=y):
             told = {**self._checks, "multi_output": True, "y_numeric": numeric}
             if self._kinds is None:
                 found: tuple[Rows, Any] = validate_data(self, X, y, reset=reset, **told)
@@ -225,13 +239,18 @@ class _Feedforward(Estimator):
             NotFittedError: nothing has been fitted.
         """
         model_of(self)
-        with refusals():
+        with refusals(X=self._of_numbers(X)):
             if self._kinds is None:
                 found: Rows = validate_data(self, X, reset=False, **self._checks)
             else:
                 validate_data(self, X, skip_check_array=True, reset=False)
                 found = check_array(self._kinds.encoded(X), **self._checks)
         return found
+
+    def _of_numbers(self, X: Any) -> Any:
+        """Return X without the columns that name kinds."""
+        some = self._kinds is not None and hasattr(X, "drop")
+        return X.drop(columns=list(self._kinds.seen), errors="ignore") if some else X
 
     @property
     def log_evidence_(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,11 @@ from liftednet.errors import DataError, LiftedError
 
 Rows = NDArray[Any]
 FLOATS = np.float64, np.float32
+_TEXT = {
+    "X": "pass a data frame for categories, in fit as in predict",
+    "y": "a regression needs numbers, and labels are for LiftedClassifier",
+    "weights": "give numbers",
+}
 _FEW_KINDS = 20  # of a column, which may have a row each
 
 
@@ -23,8 +29,12 @@ class DataTypeError(DataError, TypeError):
 
 
 @contextmanager
-def refusals() -> Iterator[None]:
-    """Make what scikit-learn refuses the library's error as well."""
+def refusals(**given: Any) -> Iterator[None]:
+    """Make what scikit-learn refuses the library's error as well, which says where it is.
+
+    Args:
+        **given: arrays and data frames by the names that scikit-learn gives them.
+    """
     try:
         yield
     except LiftedError:
@@ -34,9 +44,29 @@ def refusals() -> Iterator[None]:
     except ValueError as error:
         # What follows names other estimators that take NaN; these do, too.
         text, follows, _ = str(error).partition("does not accept missing values")
+        text = text.splitlines()[0] if follows else text
+        for name, values in given.items():
+            if "could not convert string" in text and (place := _first(values, text=True)):
+                raise DataError(f"{name} holds text, first in {place}: {_TEXT[name]}.") from error
+            if text.startswith(f"Input {name} contains") and (place := _first(values)):
+                text = f"{text} The first is in {place}."
         if follows:
-            text = f"{text.splitlines()[0]} Say missing=True where it is what was not seen."
+            text = f"{text} Say missing=True where it is what was not seen."
         raise DataError(text) from error
+
+
+def _first(values: Any, text: bool = False) -> str:
+    """Return where the first entry is that is not finite, or is text, and what it is."""
+    names = list(getattr(values, "columns", ()))
+    for (row, *column), entry in np.ndenumerate(np.atleast_1d(np.asarray(values, dtype=object))):
+        try:
+            bad = not math.isfinite(float(entry)) and not text
+        except (TypeError, ValueError):
+            bad = isinstance(entry, str) or not text
+        if bad:
+            of = "".join(f", column {names[x] if names else x}" for x in column[:1])
+            return f"row {row}{of} ({entry!s:.40})"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -147,7 +177,7 @@ def numbers(name: str, values: ArrayLike) -> Rows:
     Raises:
         DataError: it is none.
     """
-    with refusals():
+    with refusals(**{name: values}):
         found: Rows = check_array(
             np.asarray(values), dtype=np.float64, ensure_2d=False, force_writeable=True,
             input_name=name,
@@ -161,10 +191,9 @@ def columns(y: Rows) -> Rows:
     Raises:
         DataError: they are no numbers.
     """
-    try:
-        return y.astype(np.float64).reshape(len(y), -1)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"a regression needs numbers as y, got {y.dtype}: {error}.") from error
+    with refusals(y=y):
+        found: Rows = y.astype(np.float64).reshape(len(y), -1)
+    return found
 
 
 def numbered(labels: Rows, classes: Rows) -> Rows:

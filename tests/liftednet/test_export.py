@@ -160,7 +160,7 @@ def test_what_is_no_fitted_model_or_no_network_is_refused(fitted) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"loss": "gumbel"}, "there is no loss 'gumbel'; there are BinaryCrossEntropy"),
+        ({"loss": "gumbel"}, "there is no loss 'gumbel'; there are binary-cross-entropy"),
         ({"loss": "quantile:much"}, "takes a number behind a colon"),
         ({"loss": losses.CrossEntropy}, r"got <class.*: write CrossEntropy\(\)"),
         ({"loss": nn.BCELoss()}, "give the scores that the Sigmoid takes"),

@@ -156,7 +156,8 @@ def test_errors_are_those_of_both_libraries():
     with pytest.raises(DataError, match="parse") as caught:
         LiftedClassifier().fit(csr_array(X), LABELS)
     assert isinstance(caught.value, TypeError)
-    with pytest.raises(DataError, match=r"contains NaN\. Say missing=True .* not seen\.$"):
+    said = r"in row 0, column 0 \(nan\)\. Say missing=True .* not seen\.$"
+    with pytest.raises(DataError, match=said):
         LiftedRegressor().fit(np.full((3, 1), np.nan), [1, 2, 3])
     for wrong in ({"method": "magic"}, {"divergence": "far"}, {"activation": 3}, {"solver": "no"}):
         with pytest.raises(LiftedError) as refused:
@@ -279,6 +280,30 @@ def test_a_loss_may_be_a_name_as_on_the_command_line():
         assert np.array_equal(by_name.predict(X), by_object.predict(X))
     with pytest.raises(DataError, match="there is no loss 'hinge'; there are"):
         LiftedRegressor(loss="hinge").fit(X, y)
+
+
+def test_what_is_no_number_or_no_setting_is_named_with_its_place():
+    pandas, text, y = pytest.importorskip("pandas"), X.astype(object), X[:, 0].copy()
+    text[3, 1], y[7] = "red", np.nan
+    with pytest.raises(DataError, match=r"X holds text, first in row 3, column 1 \(red\): pass a"):
+        LiftedRegressor().fit(text, X[:, 0])
+    for labels in (np.where(X[:, 0] > 0, "a", "b"), ["a"] * len(X)):
+        with pytest.raises(DataError, match=r"y holds text, first in row 0 .* LiftedClassifier"):
+            LiftedRegressor().fit(X, labels)
+    with pytest.raises(DataError, match=r"y contains NaN\. The first is in row 7 \(nan\)\.$"):
+        LiftedRegressor().fit(X, y)
+    frame = pandas.DataFrame({"kind": ["u", None] * 5, "size": [1.0] * 9 + [np.inf]})
+    with pytest.raises(DataError, match=r"row 9, column size \(inf\)"):
+        LiftedRegressor().fit(frame, np.arange(10.0))
+    with pytest.raises(DataError, match=r"'age', which is no column of X: there are kind, size\."):
+        LiftedRegressor(monotonic_cst={"age": 1}).fit(frame[:9], np.arange(9.0))
+    with pytest.raises(TypeError, match=r"^LiftedRegressor\.fit has no constraint: it takes X, y"):
+        LiftedRegressor().fit(X, X[:, 0], constraint=[])
+
+
+@pytest.mark.filterwarnings("error:std")
+def test_one_row_is_fitted_without_warnings_of_others():
+    assert LiftedRegressor((4,), max_iter=2).fit(X[:1], [1.0]).predict(X[:1]).shape == (1,)
 
 
 def test_dates_are_named_and_other_columns_hold_numbers():
