@@ -97,16 +97,15 @@ class Certificate:
         names = self.names or tuple(map(str, range(inputs)))
         where = "" if self.box is None else " within the box"
         lines = [
-            f"certified of {_many(inputs, 'input')} and {_many(outputs, 'output')}, "
-            f"from the weights alone{where}:"
+            f"certified from the weights alone{where} (inputs: {inputs}, outputs: {outputs}):"
         ]
         monotone = {"nondecreasing": self.lowest >= 0, "nonincreasing": self.highest <= 0}
         for name, of_output in monotone.items():
             for output, row in enumerate(of_output):
                 if found := _numbers(row):
                     some = _some([names[n] for n in found])
-                    count = _many(len(found), "input")
-                    lines.append(f"  output {output} is {name} in {count} of {inputs}: {some}")
+                    count = f"{len(found)} of {inputs} inputs"
+                    lines.append(f"  output {output} is {name} in {count}: {some}")
         for name, of_outputs in (("convex", self.convex), ("concave", self.concave)):
             if which := ", ".join(map(str, _numbers(of_outputs))):
                 lines.append(f"  {name} in the inputs: outputs {which}")
@@ -328,11 +327,6 @@ def _outputs(network: nn.Module, subject: Subject) -> int:
     if not all(isinstance(x, Tensor) and x.ndim and len(x) == 2 for x in parts):
         raise DataError("certify needs a network that returns a row for each sample.")
     return sum(x[0].numel() for x in parts)
-
-
-def _many(number: int, noun: str) -> str:
-    """Return so many of a noun."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _some(names: Sequence[str]) -> str:

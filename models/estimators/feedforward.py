@@ -249,8 +249,8 @@ class _Feedforward(Estimator):
 
     def _of_numbers(self, X: Any) -> Any:
         """Return X without the columns that name kinds."""
-        some = self._kinds is not None and hasattr(X, "drop")
-        return X.drop(columns=list(self._kinds.seen), errors="ignore") if some else X
+        named = list(self._kinds.seen) if self._kinds is not None else []
+        return X.drop(columns=named, errors="ignore") if named and hasattr(X, "drop") else X
 
     @property
     def log_evidence_(self) -> float:

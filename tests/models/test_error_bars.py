@@ -426,7 +426,7 @@ def test_what_cannot_be_used_is_refused(monkeypatch) -> None:
     model = LiftedRegressor((4,), "tanh", random_state=0).fit(x, y)
     with pytest.raises(DataError, match="strictly between 0 and 1, got 90"):
         model.predict_interval(x, 90)
-    with pytest.raises(DataError, match="at least 1; got 0"):
+    with pytest.raises(DataError, match="positive integer, got 0"):
         model.sample_y(x, 0)
     with pytest.raises(DataError, match="gives no probabilities"):
         posterior(model).predict_proba(x)

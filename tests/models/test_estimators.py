@@ -298,7 +298,7 @@ def test_what_is_no_number_or_no_setting_is_named_with_its_place():
     with pytest.raises(DataError, match=r"'age', which is no column of X: there are kind, size\."):
         LiftedRegressor(monotonic_cst={"age": 1}).fit(frame[:9], np.arange(9.0))
     with pytest.raises(TypeError, match=r"^LiftedRegressor\.fit has no constraint: it takes X, y"):
-        LiftedRegressor().fit(X, X[:, 0], constraint=[])
+        LiftedRegressor().fit(X, X[:, 0], constraint=[])  # type: ignore[arg-type]
 
 
 @pytest.mark.filterwarnings("error:std")

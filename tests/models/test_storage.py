@@ -576,7 +576,7 @@ def test_a_card_says_what_is_proven_and_how_to_load(tmp_path, monkeypatch) -> No
     card = path.with_suffix(".md").read_text()
     _, metadata, text = card.split("---\n", 2)
     assert "library_name: liftednet\npipeline_tag: tabular-regression\n" in metadata
-    assert "nondecreasing in 1 input of 2: rising" in text  # the network is so by declaration
+    assert "nondecreasing in 1 of 2 inputs: rising" in text  # the network is so by declaration
     titles = [line for line in text.splitlines() if line.startswith(("#", "-"))]
     assert len(titles) == 4  # names of columns are no Markdown
     monkeypatch.chdir(tmp_path)
