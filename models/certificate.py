@@ -96,9 +96,7 @@ class Certificate:
         outputs, inputs = self.lowest.shape
         names = self.names or tuple(map(str, range(inputs)))
         where = "" if self.box is None else " within the box"
-        lines = [
-            f"certified from the weights alone{where} (inputs: {inputs}, outputs: {outputs}):"
-        ]
+        lines = [f"certified from the weights alone{where} (inputs: {inputs}, outputs: {outputs}):"]
         monotone = {"nondecreasing": self.lowest >= 0, "nonincreasing": self.highest <= 0}
         for name, of_output in monotone.items():
             for output, row in enumerate(of_output):
