@@ -73,7 +73,7 @@ def test_the_names_of_other_libraries_are_those_of_their_losses(name, of_torch) 
 
 
 def test_a_loss_that_there_is_not_is_told_with_those_that_there_are() -> None:
-    with pytest.raises(DataError, match=r"no loss 'hinge'; there are .*CrossEntropy.*mae"):
+    with pytest.raises(DataError, match=r"no loss 'hinge'; there are .*cross-entropy.*mae"):
         loss_of("hinge")
 
 

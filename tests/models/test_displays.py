@@ -112,7 +112,7 @@ def test_partial_dependence_of_a_class_is_of_its_probability(
     for bad in ({"feature": 3}, {"feature": "x9"}, {"feature": 0, "target": "c"}):
         with pytest.raises(DataError, match=r"in \[0, 2\]|using strings|one of a, b, got"):
             PartialDependenceDisplay.from_estimator(model, x, **bad)
-    with pytest.raises(DataError, match="X holds text, first in row 0, column 0"):
+    with pytest.raises(DataError, match="could not convert"):
         PartialDependenceDisplay.from_estimator(model, x.astype(str)[:, :2] + "k", 0)
     with pytest.raises(DataError, match="not fitted"):
         PartialDependenceDisplay.from_estimator(LiftedRegressor(), x, 0)

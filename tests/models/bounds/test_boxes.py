@@ -103,5 +103,5 @@ def test_estimators_have_the_names_of_their_columns_and_kinds():
         largest = 1.0 if column == "color" else 0.5
         assert kinds and (kinds.encoded(X)[X[column] == kind, place] == largest).all()
     text = str(claim)
-    assert "nondecreasing of 4 inputs: age" in text and "within the box" in text
+    assert "of 6 inputs: age" in text and "within the box" in text
     assert "<= output 0 <=" in text
