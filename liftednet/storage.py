@@ -341,7 +341,7 @@ def describe(
     if isinstance(value, Tensor) and tensors is not None:
         tensors[f"constant.{len(tensors) + 1}"] = value
         return {"tensor": f"constant.{len(tensors)}"}
-    if type(value) not in known.values():
+    if known.get(type(value).__name__) is not type(value):
         return {"declared": repr(value)}
     names = inspect.signature(type(value)).parameters
     parameters = {name: describe(getattr(value, name), known, tensors) for name in names}

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 import liftednet
-from liftednet import solvers
 from liftednet.activation import Activation
 from liftednet.activations import MaxPooling
 from liftednet.activations.not_monotone import NotMonotone
@@ -34,6 +33,7 @@ from liftednet.storage import (
     replacement,
     write,
 )
+from liftednet.solvers import NewtonOverTime, class_named
 from liftednet.validation import model_of, require_flag
 
 from .builders import LiftedMLP, LiftedRNN
@@ -61,10 +61,6 @@ _RENAMED = {"Turn(": "Reverse(", "Early(": "PadFirst(", "Late(": "DropFirst(",
     "early=": "initial_steps="}  # fmt: skip
 _BEFORE = re.compile(rf"\b(?:{'|'.join(map(re.escape, _RENAMED))})")
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
-_SOLVERS = ("Accelerated", "ClosedForm", "Dual", "FrankWolfe", "GeneralizedLinear",
-    "NewtonOverTime", "NewtonStates", "Proximal", "ProximalWeights", "Ridge",
-    "SimplexDual", "TemporalSimplexDescent",
-)  # fmt: skip
 
 
 def save(
@@ -180,15 +176,20 @@ def load(path: str | Path, activations: Activations = None, **options: Any) -> A
 _KINDS: dict[str, type[Lifted]] = {kind.__name__: kind for kind in (LiftedMLP, LiftedRNN, Lifted)}
 
 
+class _Parts(dict[str, type[Any]]):
+    """Classes by name; a solver's is loaded when a file names it, as CVXPY is for some."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a class by its name."""
+        return super().get(name) or class_named(name) or default
+
+
 @cache
 def parts() -> Catalogue:
-    """Return the classes that files name; solvers are loaded for them."""
+    """Return the classes that files name."""
     methods = {method.__name__: method for method in METHODS.values()}
-    earlier = dict.fromkeys(("Cyclic", "RedBlack"), solvers.NewtonOverTime)  # of earlier versions
-    return {
-        **CATALOGUE, **methods, **{name: getattr(solvers, name) for name in _SOLVERS}, **earlier,
-        "Ball": Ball, "Box": Box,
-    }  # fmt: skip
+    earlier = dict.fromkeys(("Cyclic", "RedBlack"), NewtonOverTime)  # of earlier versions
+    return _Parts({**CATALOGUE, **methods, **earlier, "Ball": Ball, "Box": Box})
 
 
 def _names() -> str:

@@ -31,10 +31,9 @@ __all__ = [
     "solver_names",
 ]
 
-# Imported when they are first asked for, and CVXPY with the reference.
+# Imported when they are first asked for.
 _LATER = {
     "FrankWolfe": "gradient",
-    "Reference": "reference",
     "TemporalSimplexDescent": "gradient",
 }
 

@@ -45,7 +45,7 @@ from liftednet.errors import DataError, FitWarning, NotFittedError
 from liftednet.layers import concatenate, dense
 from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.storage import _pack
-from liftednet.solvers import NewtonOverTime, Proximal
+from liftednet.solvers import NewtonOverTime, Proximal, get_solver, solver_names
 from liftednet.storage import CATALOGUE as NAMED
 from liftednet.storage import describe, read_tensors, rebuild, replace_file, write
 from tests.models.graphs import NETWORKS, fitted, residual
@@ -442,6 +442,22 @@ def test_learned_slopes_of_earlier_versions_are_kept(tmp_path) -> None:
         assert repr(loaded.activations[0]) == "LeakyReLU(alpha=0.3)"
         assert loaded.method == FullBatch(2)
         save(loaded, path)
+
+
+@pytest.mark.parametrize("name", solver_names())
+def test_every_solver_of_the_table_is_kept_by_a_file(name: str, tmp_path) -> None:
+    model = LiftedMLP((5, 6, 3), state_solver=get_solver(name))
+    model = model.with_weights(model._first_weights())
+    assert load(save(model, tmp_path / "model")).state_solver == get_solver(name)
+
+
+@pytest.mark.parametrize("name", ["solve", "import_module", "Solution", "FrankWolfe"])
+def test_a_file_names_no_other_thing_of_the_solvers(name: str, tmp_path) -> None:
+    model = LiftedMLP((5, 6, 3))
+    model = model.with_weights(model._first_weights())
+    other = described(state_solver={"name": name, "parameters": {}})
+    with pytest.raises(DataError, match="outside of liftednet"):
+        load(changed(save(model, tmp_path / "model"), **other))
 
 
 def test_sweeps_of_earlier_versions_are_newton_steps(tmp_path) -> None:
