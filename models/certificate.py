@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import pyplot
 
+from .bounds.intervals import Bent, Largest, steepest
 from .bounds.reading import Array, Found, Subject, apart, require_box, subject_of, walked
 from .bounds.refutation import refute
-from .bounds.units import Bent, Largest, steepest
-from .programs.boxes import kinked
 from .programs.composition import read, readable
+from .programs.halving import kinked
 from .programs.inversion import exact_range
 from .programs.lines import ranges
 from .programs.slopes import slopes_over

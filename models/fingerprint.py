@@ -92,7 +92,7 @@ def _described_settings(model: Any, structure: Structure, method: Method) -> Lin
     return {
         **described_network(model.network),
         **{name: _text(value) for name, value in settings.items()},
-        "first weights": checksum(*(layer.stacked() for layer in model._first_weights())),
+        "first weights": digest(*(layer.stacked() for layer in model._first_weights())),
     }
 
 
@@ -101,15 +101,15 @@ def described_data(data: Data) -> Lines:
     found: Lines = {}
     for x, v in data.values.items():
         if isinstance(v, Timeline):
-            found[str(x)] = {"lengths": checksum(processes.collected(v.known))}
+            found[str(x)] = {"lengths": digest(processes.collected(v.known))}
             continue
         whole = processes.collected(v, int(TIME in data.values and v.ndim == 3))
-        about = {"shape": list(whole.shape), "type": str(v.dtype), "checksum": checksum(whole)}
+        about = {"shape": list(whole.shape), "type": str(v.dtype), "checksum": digest(whole)}
         found[str(x)] = about
     return found
 
 
-def checksum(*tensors: Tensor) -> str:
+def digest(*tensors: Tensor) -> str:
     """Return what tells other tensors, by their types, shapes and entries, from these."""
     total = hashlib.sha256()
     for tensor in tensors:
@@ -177,7 +177,7 @@ def refuse_shares(network: Network, data: Data) -> None:
     _refuse_unequal("the rows of all processes must be of one kind", about)
     rows = torch.arange(0, len(data), max(1, -(-len(data) // _ROWS)))
     some = (x.known if isinstance(x, Timeline) else x for x in data.take(rows).values.values())
-    found = processes.texts(f"{len(data)} {checksum(*some)}" if len(data) else "")
+    found = processes.texts(f"{len(data)} {digest(*some)}" if len(data) else "")
     if not any(found):
         raise DataError("X is empty on every process: at least one of them needs samples.")
     for number, text in enumerate(found):

@@ -21,6 +21,7 @@ from liftednet.activations.not_monotone import NotMonotone
 from liftednet.errors import DataError, LiftedError
 from liftednet.network import Network, State
 from liftednet.samples import Weights
+from liftednet.solvers import NewtonOverTime, class_named
 from liftednet.storage import (
     CATALOGUE,
     OF_BAD_VALUES,
@@ -33,7 +34,6 @@ from liftednet.storage import (
     replacement,
     write,
 )
-from liftednet.solvers import NewtonOverTime, class_named
 from liftednet.validation import model_of, require_flag
 
 from .builders import LiftedMLP, LiftedRNN

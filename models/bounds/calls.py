@@ -17,8 +17,8 @@ from torch import Tensor
 from liftednet.validation import is_number
 
 from .curves import CURVES, SQUARE, WHOLE, Curve, clipped, leaky
+from .intervals import EPS, OTHER
 from .tensors import Call, Composite, Followed, Walk
-from .units import EPS, OTHER
 
 Rule = Callable[[Walk, Call], Any]
 RULES: dict[str, Rule] = {}

@@ -22,8 +22,8 @@ from liftednet.validation import as_tensor, model_of
 
 from ..prediction import Predictor
 from .calls import FUNCTIONS, RULES
+from .intervals import OTHER, Units
 from .tensors import Followed, Walk, follow
-from .units import OTHER, Units
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Ends = tuple[Array, Array]

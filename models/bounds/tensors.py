@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from liftednet.sets.polyhedron import nearest_in_polyhedron
 
-from .units import OTHER, Units
+from .intervals import OTHER, Units
 
 _INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))  # of no user
 _READS = ("_local_scalar_dense", "item", "equal", "is_nonzero", "allclose")

@@ -37,8 +37,8 @@ from .tracing import Call
 # Activations: which of ours they are, where they bend, and which of them are split.
 
 _DECLARED = (
-    "gelu", "silu", "mish", "elu", "celu", "selu", "softplus", "softsign", "log_sigmoid",
-    "hardsigmoid", "softshrink", "tanhshrink", "hardswish",
+    "elu", "celu", "selu", "softplus", "softsign", "log_sigmoid", "hardsigmoid", "softshrink",
+    "tanhshrink",
 )  # fmt: skip
 _SMOOTH = 20.0  # beta u, from where torch's softplus may go on as u: it differs by less than 3e-9
 

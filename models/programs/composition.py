@@ -20,8 +20,8 @@ from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import sparse
 
 from ..bounds.curves import Array, Curve
+from ..bounds.intervals import EPS, Bent, Largest, Linear, Step, Units
 from ..bounds.reading import Subject, apart, subject_of, walked
-from ..bounds.units import EPS, Bent, Largest, Linear, Step, Units
 
 Places = np.ndarray[Any, np.dtype[np.intp]]
 

@@ -19,8 +19,8 @@ from liftednet.validation import require_positive
 
 from ..bounds.curves import Array, Curve
 from ..bounds.reading import require_box
-from .boxes import kinked
 from .composition import Block, Composition, composition_of
+from .halving import kinked
 from .lines import ranges
 
 if TYPE_CHECKING:

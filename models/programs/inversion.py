@@ -17,9 +17,9 @@ from liftednet.validation import model_of
 
 from ..bounds.curves import Array
 from ..prediction import Predictor
-from .boxes import kinked
 from .composition import Composition
 from .cvxpy_network import CvxpyNetwork, require_stated, to_cvxpy
+from .halving import kinked
 from .lines import ranges
 from .optimum import Optimum, optimize
 

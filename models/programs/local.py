@@ -21,8 +21,8 @@ import numpy as np
 from liftednet.lazy import cvxpy as cp
 
 from ..bounds.curves import Array
+from .first_answer import Search, sides_of
 from .functions import values_of
-from .search import Search, sides_of
 
 PRECISE = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
 _STEPS = 30

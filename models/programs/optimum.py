@@ -22,11 +22,11 @@ from liftednet.lazy import cvxpy as cp
 from liftednet.validation import require_positive
 
 from ..bounds.curves import Array
-from .boxes import Boxes, halved, lined
 from .cvxpy_network import CvxpyNetwork, require_stated
+from .first_answer import INFEASIBLE, Search
+from .halving import Boxes, halved, lined
 from .lines import Sums, Way, corner, lines_of, ranges
 from .local import PRECISE, Local
-from .search import INFEASIBLE, Search
 from .splits import Tree
 
 if TYPE_CHECKING:

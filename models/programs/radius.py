@@ -15,10 +15,10 @@ from liftednet.validation import require_positive
 
 from ..bounds.curves import Array
 from ..bounds.reading import require_box
-from .boxes import kinked
 from .composition import Composition, composition_of
+from .first_answer import Region
+from .halving import kinked
 from .lines import Least, Sums, lines_of
-from .search import Region
 from .splits import Tree
 
 _FIRST_RADIUS, _DOUBLINGS, _HALVINGS = 1e-3, 24, 12  # of the search for another answer

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from ..bounds.curves import Array, Curve
-from .boxes import Boxes, halved, widened
 from .composition import Combination, Composition
+from .halving import Boxes, halved, widened
 from .lines import ROUNDING, lines_of
 
 _DRAWN = 4000  # points at which derivatives are taken first

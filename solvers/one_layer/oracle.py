@@ -1,4 +1,4 @@
-"""The unit of norm 1 that answers residuals most: exactly in one or two inputs, locally in more.
+"""The unit of norm 1 that answers residuals most: exactly in few inputs, locally in more.
 
 max over |w| = 1 and b of |sum_i V_i phi(x_i w + b)|_2 with phi(u) = p max(u, 0) + q max(-u, 0) and
 sum_i V_i = 0, over all units of a kind. The sum is linear in b between the data, and constant where

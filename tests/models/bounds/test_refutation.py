@@ -11,8 +11,8 @@ from torch import nn
 from liftednet import certify
 from liftednet.errors import LiftedError
 from liftednet.models.bounds.curves import CURVES
+from liftednet.models.bounds.intervals import Units
 from liftednet.models.bounds.refutation import _points, _steps, _Trial, refute
-from liftednet.models.bounds.units import Units
 
 
 def network():

@@ -10,7 +10,7 @@ import torch
 
 from liftednet.errors import DeclarationError
 from liftednet.models.bounds import curves, units
-from liftednet.models.bounds.units import OTHER, Units, steepest
+from liftednet.models.bounds.intervals import OTHER, Units, steepest
 
 INF = math.inf
 

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from liftednet import optimize, robustness_radius, to_cvxpy
-from liftednet.models.programs.boxes import kinked
 from liftednet.models.programs.composition import composition_of
+from liftednet.models.programs.halving import kinked
 from liftednet.models.programs.lines import Raised, Sums, Way, corner, lines_of, ranges
 from liftednet.models.programs.radius import nearest
 from tests.models.programs.networks import drawn

@@ -13,9 +13,9 @@ from torch import nn
 
 from liftednet import optimize, to_cvxpy
 from liftednet.errors import DeclarationError
-from liftednet.models.programs.boxes import _least, halved, inside_of, kinked, lined
 from liftednet.models.programs.composition import composition_of
 from liftednet.models.programs.functions import Functions, linear_in
+from liftednet.models.programs.halving import _least, halved, inside_of, kinked, lined
 from liftednet.models.programs.lines import Sums
 from tests.models.programs.networks import drawn
 

@@ -20,10 +20,10 @@ from liftednet.errors import DeclarationError, SolverError
 from liftednet.lazy import cvxpy as cp
 
 from ..bounds.curves import Array
-from .boxes import inside_of, kinked, side_by_side
 from .composition import Composition
 from .cvxpy_network import Graph
 from .functions import Functions, affine_in, assign
+from .halving import inside_of, kinked, side_by_side
 from .lines import Sums
 
 if TYPE_CHECKING:
