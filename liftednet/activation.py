@@ -335,7 +335,7 @@ def require_activation(value: object, where: str) -> None:
     if isinstance(value, type):
         shown = f"the class {value.__module__}.{value.__name__}: write {value.__name__}()"
     elif isinstance(value, torch.nn.Module):
-        shown = f"a torch module: write Activation.from_function({value!r})"
+        shown = f"a torch module: where it never falls, write Activation.from_function({value!r})"
     elif callable(value):
         shown = f"a function: write Activation.from_function({name_of(value)})"
     else:

@@ -70,7 +70,8 @@ def _of_module(given: nn.Module) -> Any:
     """Return the name of a module of torch that has the settings with which torch makes one."""
     name = type(given).__name__
     ours = _plain(name) in map(_plain, _NAMES)
-    return name if ours and repr(given) == repr(type(given)()) else given
+    settings = re.sub(r"(, )?inplace=True", "", repr(given))
+    return name if ours and settings == repr(type(given)()) else given
 
 
 def loss_of(given: Any) -> Loss:

@@ -273,7 +273,8 @@ class Network:
             )
         if isinstance(activation, NotMonotone):
             raise DeclarationError(
-                f"{activation!r} falls somewhere, and states are those of a map that does not: let "
+                f"{activation!r} falls somewhere: chains of dense layers take it in hidden layers "
+                "alone. States are those of a map that does not: let "
                 "z = network.state(activation.rising, u), and give layers above it "
                 "z - activation.descent * u."
             )

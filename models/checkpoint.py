@@ -167,8 +167,9 @@ class Keeper:
     def unusable(self, error: Exception) -> DataError:
         """Return what to raise where what a file holds is of other kinds than what was written."""
         return DataError(
-            f"the checkpoint {self._path} cannot be used: what it holds is no memory of this "
-            f"training ({error}). A run that does not resume replaces it."
+            f"the checkpoint {self._path} cannot be used: unless this error has another cause, "
+            f"what it holds is no memory of this training ({type(error).__name__}: {error}). "
+            "The file stays as it is."
         )
 
     def rest(self, trace: Trace, memory: Memory) -> None:

@@ -356,8 +356,8 @@ def laplace_of(model: Lifted, shared: bool = False) -> Laplace:
     if isinstance(term.loss, Likelihood):
         if shared and not term.loss.sized:
             _warn_of_spread(target, forward.passed(found.point)[0], counted)
-        elif shared and (rows := float(counted.sum())) < _FEWEST:
-            raise SolverError(f"{rows:g} rows tell no noise: error bars need {_FEWEST} at least.")
+        elif shared and (rows := int((counted > 0).any(-1).sum())) < _FEWEST:
+            raise SolverError(f"{rows} rows tell no noise: error bars need {_FEWEST} at least.")
         known = float((counted * term.loss.log_constant(target.values)).sum())
         found = replace(found, logarithm=found.logarithm - known)
     if moments is None:

@@ -344,7 +344,8 @@ def passes_settings(builder: Builder) -> Builder:
     @wraps(init)
     def checked(self: Any, *given: Any, **told: Any) -> None:
         for name in told.keys() - set(names):
-            near = ["max_iter"] if name in COUNTED.values() else get_close_matches(name, names, 1)
+            meant = {**dict.fromkeys(COUNTED.values(), "max_iter"), "random_state": "seed"}
+            near = [meant[name]] if name in meant else get_close_matches(name, names[1:], 1)
             hint = f", but {near[0]!r}" if near else f"; there are {', '.join(names[1:])}"
             raise TypeError(f"{builder.__name__} has no argument {name!r}{hint}")
         init(self, *given, **told)

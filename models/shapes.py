@@ -48,7 +48,7 @@ def monotone_penalties(
         DataError: they are not one of 1, -1 and 0 for each input.
         DeclarationError: an activation couples units, or there are three classes or more.
     """
-    given = np.ravel(np.asarray(monotonic_cst, dtype=object)).tolist()
+    given = np.atleast_1d(np.asarray(monotonic_cst, dtype=object)).tolist()
     if len(given) != sizes[0] or not all(is_integer(x) and x in (-1, 0, 1) for x in given):
         raise DataError(
             f"monotonic_cst needs 1, -1 or 0 for each of {sizes[0]} inputs, got {monotonic_cst!r}."

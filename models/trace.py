@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
-from liftednet.errors import DataError, SolverError
+from liftednet.errors import DataError, LiftedError, SolverError
 from liftednet.lazy import pyplot
 from liftednet.samples import Weights
 from liftednet.storage import OF_BAD_VALUES
@@ -82,6 +82,14 @@ class Ending(Enum):
     STOPPED = "the loss of held-out samples no longer fell; the weights of the least are kept"
     STALLED = "no step lowers the objective any further, as far as rounding tells"
     INTERRUPTED = "it was interrupted, or ended by an error; what was done until then is kept"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Ending | None:
+        """Read pickles of earlier versions, which hold other texts."""
+        return {
+            "every block's KKT residual was within the tolerance over a whole sweep": cls.CONVERGED,
+            "the number of sweeps, epochs or steps was used up": cls.BUDGET,
+        }.get(str(value))
 
 
 @dataclass
@@ -304,7 +312,9 @@ def run(
         except BaseException as error:
             trace.ending = Ending.INTERRUPTED
             steps.close()
-            if keeper.resumed and len(trace.steps) == begun and isinstance(error, OF_BAD_VALUES):
+            elsewhere = isinstance(error, LiftedError | torch.OutOfMemoryError)
+            foreign = isinstance(error, OF_BAD_VALUES) and not elsewhere
+            if foreign and keeper.resumed and len(trace.steps) == begun:
                 raise keeper.unusable(error) from error
             interrupted = isinstance(error, KeyboardInterrupt)
             if interrupted or trace.steps or isinstance(error, SolverError):

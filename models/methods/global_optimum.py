@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from liftednet.sets.polyhedron import Limits
     from liftednet.solvers.one_layer.oracle import Kind, Kinked
     from liftednet.solvers.one_layer.problem import OneLayer, Scores, Units
-    from liftednet.solvers.one_layer.rounds import Round
 
 _INSTEAD = 'method="gauss-newton" or "minibatch" trains it, without a bound on the optimum'
 _FALLING = (
@@ -115,12 +114,13 @@ class Global:
         layer = HiddenLayer.of(blocks.structure)
         convex = layer.problem(blocks.values, problem.limits)
         units = Units(*memory["units"]) if memory else fitted(convex, convex.none())
+        blocks.values.update(layer.weights(units, blocks.values))
         number, before = memory.get("number", 0), memory.get("objective", math.inf)
         moves = rounds(
             convex, units, layer.state.units, self.gap, self.seconds, max(number - 1, 0),
             memory.get("bound", 0.0),
         )  # fmt: skip
-        now: Round | None = None
+        gap = memory.get("gap", math.inf)
         missed = f"its {self.rounds} rounds are used up"
         try:
             while number < self.rounds:
@@ -132,7 +132,8 @@ class Global:
                 step = Step(number, told, before, decrease, now.gap, 1, "global")
                 number += 1
                 kept = [part for part in vars(now.units).values() if part is not None]
-                memory.update(number=number, objective=before, bound=now.bound, units=kept)
+                gap = now.gap
+                memory.update(number=number, objective=before, bound=now.bound, gap=gap, units=kept)
                 yield step
         except StopIteration as stop:
             missed = stop.value
@@ -140,10 +141,10 @@ class Global:
             blocks.pass_forward()
             if (outputs := layer.term.state) is not None:
                 blocks.values[outputs] = solve(blocks.state_fit(outputs)).value
-        if now is None or not missed or now.gap <= self.gap:
+        if not missed or gap <= self.gap:
             return Ending.CONVERGED
         processes.warn(
-            f"the gap to the global optimum is proven to be at most {now.gap:.2g}, where "
+            f"the gap to the global optimum is proven to be at most {gap:.2g}, where "
             f"{self.gap:g} was asked for: {missed}."
         )
         return Ending.BUDGET

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from liftednet import initialize_
-from liftednet.activations import Sigmoid
+from liftednet.activations import LeakyReLU, Sigmoid
 from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import CrossEntropy, FenchelYoungLoss, OutputLoss, SquaredError
 from liftednet.models import LiftedMLP, LiftedRNN
@@ -94,6 +94,8 @@ def test_an_activation_of_torch_with_settings_is_no_other_one() -> None:
     with pytest.raises(DeclarationError, match="from_function"):
         LiftedMLP((2, 3, 1), nn.LeakyReLU(0.5))  # type: ignore[arg-type]
     assert type(activation_of("logistic")) is Sigmoid
+    assert type(activation_of(nn.Sigmoid())) is type(activation_of("sigmoid")) is Sigmoid
+    assert type(activation_of(nn.LeakyReLU(inplace=True))) is LeakyReLU
 
 
 @pytest.mark.parametrize("loss", ["cross-entropy", nn.CrossEntropyLoss(), None])

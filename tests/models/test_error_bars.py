@@ -386,6 +386,26 @@ def test_fits_without_error_bars_say_what_to_set(options: Any, error: Any, words
             ask()
 
 
+def test_other_fits_to_the_same_data_widen_what_is_not_known(tmp_path: Any) -> None:
+    """By one factor, 1 + sum (f - g)^2 / sum s^2 over rows, s what the one fit does not know."""
+    x, y = waves(40)
+    kept, other = (
+        LiftedMLP((1, 4, 1), Tanh(), SquaredError(), method=GaussNewton(evidence=True), seed=seed)
+        .fit(torch.tensor(x), torch.tensor(y[:, None]))
+        for seed in (0, 1)
+    )  # fmt: skip
+    alone = posterior(kept).predict(torch.tensor(x))
+    apart = (kept.predict(torch.tensor(x)) - other.predict(torch.tensor(x))).double().square().sum()
+    error_bars.widen(kept, [kept, other])
+    wide = posterior(kept).predict(torch.tensor(x))
+    factor = (1 + apart / torch.as_tensor(alone.ignorance).double().square().sum()) ** 0.5
+    ratio = torch.as_tensor(wide.ignorance / alone.ignorance).double()
+    torch.testing.assert_close(ratio, factor.expand(40, 1), rtol=1e-5, atol=0.0)
+    torch.testing.assert_close(wide.noise, alone.noise)
+    again = load(save(kept, tmp_path / "wide.safetensors"))
+    torch.testing.assert_close(posterior(again).predict(torch.tensor(x)).std, wide.std)
+
+
 def test_odd_rows_have_error_bars_or_a_sentence(tmp_path: Any) -> None:
     """Few rows, targets that stand still, rows far away, and kinds that training has not seen."""
     x, y = waves(40)
@@ -395,6 +415,11 @@ def test_odd_rows_have_error_bars_or_a_sentence(tmp_path: Any) -> None:
         with pytest.raises(SolverError, match=f"^{rows} rows tell no noise"):
             few.predict_interval(x)
         save(few, tmp_path / "few.safetensors")
+    copies = LiftedRegressor(random_state=0).fit(x[:2], y[:2], sample_weight=[50, 50])
+    with pytest.raises(SolverError, match=r"^2 rows tell no noise"):
+        copies.predict_interval(x)
+    light = LiftedRegressor((4,), "tanh", random_state=0).fit(x, y, sample_weight=[0.05] * 40)
+    assert (light.predict(x, return_std=True)[1] > 0).all() and math.isfinite(light.log_evidence_)
     still = LiftedRegressor(random_state=0).fit(x, np.ones(40))
     mean, std = still.predict(x, return_std=True)
     np.testing.assert_allclose(mean, 1.0)

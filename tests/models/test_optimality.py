@@ -53,12 +53,16 @@ def test_the_gap_of_a_fit_is_that_of_its_weights(loss, activation, skip):
         (50, Global(rounds=2), "its 2 rounds are used up"),
     ],
 )
-def test_a_gap_that_is_not_proven_is_told(units, method, said):
+def test_a_gap_that_is_not_proven_is_told(units, method, said, tmp_path):
     X, y = waves(30)
     model = LiftedMLP((2, units, 1), ReLU(), SquaredError(), rho=0.01, method=method)
     with pytest.warns(FitWarning, match=said):
-        model.fit(X, y)
+        model.fit(X, y, checkpoint=tmp_path / "fit")
     assert model.trace is not None and model.trace.ending is Ending.BUDGET
+    objective = model.objective()
+    with pytest.warns(FitWarning, match=said):  # nothing is left to do, and nothing more is proven
+        model.fit(X, y, checkpoint=tmp_path / "fit", resume=True)
+    assert model.trace.ending is Ending.BUDGET and model.objective() == objective
 
 
 @pytest.mark.parametrize("method", [GaussNewton(10), "minibatch"])

@@ -247,8 +247,12 @@ def test_mistakes_are_refused_at_the_door(build, options, words):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "right"), [("epochs", "max_iter"), ("divergense", "divergence"), ("foo", "penalty")]
-)
+    ("wrong", "right"),
+    [
+        ("epochs", "'max_iter'$"), ("divergense", "'divergence'$"), ("random_state", "'seed'$"),
+        ("sel", "penalty"),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("build", [partial(LiftedMLP, (4, 3)), partial(LiftedRNN, 4, 5, 3)])
 def test_an_argument_that_there_is_not_is_told_with_one_that_there_is(build, wrong, right):
     with pytest.raises(TypeError, match=f"^Lifted... has no argument '{wrong}'.*{right}"):

@@ -154,6 +154,7 @@ def regression(**shape):
     ("make", "message"),
     [
         (lambda: regression(monotonic_cst=[1, 0]), "each of 3 inputs"),
+        (lambda: regression(monotonic_cst=[[1, 0, 0]]), "each of 3 inputs"),
         (lambda: regression(interaction_cst="all"), "no_interactions"),
         (lambda: regression(interaction_cst=[{3}]), "0 to 2"),
         (lambda: LiftedMLP((3, 2, 1), interaction_cst="pairwise"), "3 groups .* 2 units"),
