@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from liftednet.errors import DeclarationError
-from liftednet.models.bounds import curves, units
+from liftednet.models.bounds import curves, intervals
 from liftednet.models.bounds.intervals import OTHER, Units, steepest
 
 INF = math.inf
@@ -277,7 +277,7 @@ def test_the_table_grows_until_it_is_too_large(monkeypatch):
     assert table.size == 1 + 3 + 100 and len(found.unique()) == 100
     same(table.low[found, :-1], torch.arange(300.0).double().reshape(3, 100).T)
     assert table.low[x, :-1].equal(torch.eye(3).double())
-    monkeypatch.setattr(units, "_ENTRIES", 4 * 300)
+    monkeypatch.setattr(intervals, "_ENTRIES", 4 * 300)
     table.affine(x[None], torch.ones(3, 190).double())
     with pytest.raises(DeclarationError, match="more than 294 units of 3 inputs"):
         table.affine(x[None], torch.ones(3, 190).double())
@@ -323,7 +323,7 @@ def test_no_rounding_moves_an_end_inwards():
 
     for _ in range(20):
         a, x = draw(6, 2), draw(2, 6, 1).sort(0).values
-        low, high = units._products(x[0], x[1], a)
+        low, high = intervals._products(x[0], x[1], a)
         for column in range(2):
             pairs = [tuple(map(exact, row)) for row in zip(a[:, column], *x, strict=True)]
             least = sum(min(c * one, c * two) for c, one, two in pairs)
@@ -335,11 +335,11 @@ def test_no_rounding_moves_an_end_inwards():
             assert most <= exact(high[column, 0]) <= most + room
         ends, slopes, shift = draw(2).sort().values, draw(2).sort().values, draw(1)
         corners = [exact(e) * exact(s) for e in ends for s in slopes]
-        low, high = units._times(*ends[:, None], *slopes[:, None])
+        low, high = intervals._times(*ends[:, None], *slopes[:, None])
         room = max(map(abs, corners)) * Fraction(1, 10**12)
         assert min(corners) - room <= exact(low) <= min(corners)
         assert max(corners) <= exact(high) <= max(corners) + room
-        low, high = units._shifted(ends[:1], ends[1:], shift)
+        low, high = intervals._shifted(ends[:1], ends[1:], shift)
         for found, end, sign in ((low, ends[0], -1), (high, ends[1], 1)):
             off = sign * (exact(found) - exact(end) - exact(shift))
             assert 0 <= off <= (abs(exact(end)) + abs(exact(shift))) * Fraction(1, 10**12)
@@ -357,17 +357,17 @@ def test_no_rounding_moves_an_end_inwards():
 def test_infinite_ends_stay_on_the_side_where_they_are():
     a = matrix([1.0, -1.0, 0.0], [2.0, 0.0, 3.0])
     low, high = vector(-INF, 1.0)[:, None], vector(5.0, INF)[:, None]
-    found = units._products(low, high, a)
+    found = intervals._products(low, high, a)
     assert found[0][:, 0].tolist() == [-INF, pytest.approx(-5.0), pytest.approx(3.0)]
     assert found[1][:, 0].tolist() == [INF, INF, INF]
-    one = units._products(vector(-2.0, 1.0)[:, None], vector(5.0, INF)[:, None], a)
+    one = intervals._products(vector(-2.0, 1.0)[:, None], vector(5.0, INF)[:, None], a)
     same(one[0][:, 0], vector(0.0, -5.0, 3.0))
     same(one[1][:, 0], vector(INF, 2.0, INF))
-    nothing = units._times(*vector(0.0, 0.0)[:, None], *vector(-INF, INF)[:, None])
+    nothing = intervals._times(*vector(0.0, 0.0)[:, None], *vector(-INF, INF)[:, None])
     assert [float(end) for end in nothing] == [0.0, 0.0]
-    half = units._times(*vector(0.0, 2.0)[:, None], *vector(0.0, INF)[:, None])
+    half = intervals._times(*vector(0.0, 2.0)[:, None], *vector(0.0, INF)[:, None])
     assert [float(end) for end in half] == [0.0, INF]
-    assert [float(x) for x in units._shifted(vector(-INF), vector(1.0), vector(2.0))] == [
+    assert [float(x) for x in intervals._shifted(vector(-INF), vector(1.0), vector(2.0))] == [
         -INF, pytest.approx(3.0)]  # fmt: skip
     table, x = made((-INF, 5.0), (1.0, INF))
     found = table.sums(x[None], matrix([2.0, 0.0]), zeros(1), zeros(1))
