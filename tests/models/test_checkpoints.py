@@ -112,7 +112,11 @@ OWN: list[tuple[str, Any, dict[str, Any]]] = [
     ("patience of steps", GaussNewton(9), PATIENCE),
     ("penalty", SHORT, {"penalty": penalties.L1(0.1), "refit_output": False}),
     ("refit", SHORT, {"refit_output": True, "dtype": torch.float32}),
-    ("products", GaussNewton(9, form="products"), {"dtype": torch.float32}),
+    (
+        "products",
+        GaussNewton(9, form="products"),  # no kinks, at which some processors' end
+        {"dtype": torch.float32, "activations": activations.Tanh()},
+    ),
     ("normal", GaussNewton(60, form="normal"), {}),
 ]
 
