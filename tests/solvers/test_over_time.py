@@ -184,7 +184,7 @@ def test_float32_states_reach_their_own_precision(generator):
 def test_samples_are_solved_in_parts_where_factors_would_not_fit(generator, monkeypatch):
     problem = states_problem(generator, activations.ReLU(), joint, CrossEntropy())
     whole = NewtonOverTime().solve(problem).value
-    monkeypatch.setattr("liftednet.solvers.over_time._CHUNK_BYTES", 1)
+    monkeypatch.setattr("liftednet.solvers.newton_states._CHUNK_BYTES", 1)
     torch.testing.assert_close(NewtonOverTime().solve(problem).value, whole)
 
 

@@ -160,7 +160,7 @@ def test_what_cannot_be_solved_is_refused() -> None:
         optimize(stated, cp.Maximize(y), cast(Any, cp.sum(x) <= 1))
     with pytest.raises(DeclarationError, match=r"cp\.Minimize"):
         optimize(stated, y)
-    with pytest.raises(DataError, match="to_cvxpy returns"):
+    with pytest.raises(DataError, match=r"to_cvxpy\(model.* returns, got Sequential"):
         optimize(network, cp.Maximize(y))
     with pytest.raises(DataError, match="x0"):
         optimize(stated, cp.Maximize(y), x0=np.zeros(3))
