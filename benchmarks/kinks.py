@@ -181,7 +181,9 @@ def table(found: list[Record[Run]], numbers: range) -> list[str]:
             named = "-".join(map(str, sizes))
             cells = [named, str(len(X)), f"{rho:.3f}", f"{min(others):.4f}", *above, *told]
             lines.append(f"| {' | '.join(cells)} |")
-    if best:
+    if not best:
+        lines = ["Not run with both.", ""]
+    else:
         near = sum(x <= 0.01 for x in best)
         middle, worst = f"{np.median(best):+.2%}", f"{max(best):+.2%}"
         said = f"{near} of {len(best)} within 1 %; median {middle}, worst {worst}."
