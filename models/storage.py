@@ -21,7 +21,8 @@ from liftednet.activations.not_monotone import NotMonotone
 from liftednet.errors import DataError, LiftedError
 from liftednet.network import Network, State
 from liftednet.samples import Weights
-from liftednet.solvers import NewtonOverTime, class_named
+from liftednet.solvers import NewtonOverTime
+from liftednet.solvers.choice import class_named
 from liftednet.storage import (
     CATALOGUE,
     OF_BAD_VALUES,
@@ -188,7 +189,7 @@ class _Parts(dict[str, type[Any]]):
 def parts() -> Catalogue:
     """Return the classes that files name."""
     methods = {method.__name__: method for method in METHODS.values()}
-    earlier = dict.fromkeys(("Cyclic", "RedBlack"), NewtonOverTime)  # of earlier versions
+    earlier = {"Cyclic": NewtonOverTime, "RedBlack": NewtonOverTime}  # of earlier versions
     return _Parts({**CATALOGUE, **methods, **earlier, "Ball": Ball, "Box": Box})
 
 

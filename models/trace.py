@@ -313,8 +313,8 @@ def run(
             trace.ending = Ending.INTERRUPTED
             steps.close()
             elsewhere = isinstance(error, LiftedError | torch.OutOfMemoryError)
-            foreign = isinstance(error, OF_BAD_VALUES) and not elsewhere
-            if foreign and keeper.resumed and len(trace.steps) == begun:
+            at_once = keeper.resumed and len(trace.steps) == begun
+            if at_once and isinstance(error, OF_BAD_VALUES) and not elsewhere:
                 raise keeper.unusable(error) from error
             interrupted = isinstance(error, KeyboardInterrupt)
             if interrupted or trace.steps or isinstance(error, SolverError):
