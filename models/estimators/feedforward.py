@@ -221,7 +221,7 @@ class _Feedforward(Estimator):
         refuse_dates(X, y, numeric)
         if reset:
             self._kinds = Kinds.of(X)
-        with refusals(X=self._of_numbers(X), y=y):
+        with refusals(X=partial(self._of_numbers, X), y=y):
             told = {**self._checks, "multi_output": True, "y_numeric": numeric}
             if self._kinds is None:
                 found: tuple[Rows, Any] = validate_data(self, X, y, reset=reset, **told)
@@ -239,7 +239,7 @@ class _Feedforward(Estimator):
             NotFittedError: nothing has been fitted.
         """
         model_of(self)
-        with refusals(X=self._of_numbers(X)):
+        with refusals(X=partial(self._of_numbers, X)):
             if self._kinds is None:
                 found: Rows = validate_data(self, X, reset=False, **self._checks)
             else:

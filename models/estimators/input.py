@@ -33,7 +33,8 @@ def refusals(**given: Any) -> Iterator[None]:
     """Make what scikit-learn refuses the library's error as well, which says where it is.
 
     Args:
-        **given: arrays and data frames by the names that scikit-learn gives them.
+        **given: arrays and data frames by the names that scikit-learn gives them, or what
+            returns one, called where something is refused.
     """
     try:
         yield
@@ -46,6 +47,7 @@ def refusals(**given: Any) -> Iterator[None]:
         text, follows, _ = str(error).partition("does not accept missing values")
         text = text.splitlines()[0] if follows else text
         for name, values in given.items():
+            values = values() if callable(values) else values
             if "could not convert string" in text and (place := _first(values, text=True)):
                 raise DataError(f"{name} holds text, first in {place}: {_TEXT[name]}.") from error
             if text.startswith(f"Input {name} contains") and (place := _first(values)):
@@ -57,15 +59,21 @@ def refusals(**given: Any) -> Iterator[None]:
 
 def _first(values: Any, text: bool = False) -> str:
     """Return where the first entry is that is not finite, or is text, and what it is."""
-    names = list(getattr(values, "columns", ()))
-    for (row, *column), entry in np.ndenumerate(np.atleast_1d(np.asarray(values, dtype=object))):
+    names, start = list(getattr(values, "columns", ())), 0
+    entries = np.atleast_1d(np.asarray(values))
+    if entries.dtype.kind == "f":  # one row of many numbers, in place of an object for each
+        start = int((~np.isfinite(entries)).reshape(len(entries), -1).any(1).argmax())
+        entries = entries[start : start + 1]
+    elif entries.dtype.kind != "O":
+        entries = np.atleast_1d(np.asarray(values, dtype=object))
+    for (row, *column), entry in np.ndenumerate(entries):
         try:
             bad = not math.isfinite(float(entry)) and not text
         except (TypeError, ValueError):
             bad = isinstance(entry, str) or not text
         if bad:
             of = "".join(f", column {names[x] if names else x}" for x in column[:1])
-            return f"row {row}{of} ({entry!s:.40})"
+            return f"row {start + row}{of} ({entry!s:.40})"
     return ""
 
 
