@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -220,7 +221,15 @@ class Joint(Divergence):
 
     def offset(self, u: Tensor) -> Tensor:
         """Return c, (units,), in the precision and on the device of u."""
-        return self.activation.offset(u.shape[-1]).to(u)
+        key = u.shape[-1], u.dtype, u.device
+        if key not in self._offsets:  # copied to a device once: every copy is waited for
+            with torch.inference_mode(False):  # or no later pass could go backward
+                self._offsets[key] = self.activation.offset(u.shape[-1]).to(u)
+        return self._offsets[key]
+
+    @cached_property
+    def _offsets(self) -> dict[Any, Tensor]:
+        return {}
 
     def joint_term(self, v: Expression, u: Expression) -> Expression:
         """Return Phi(v) - |v|^2 / (2 L) + <c, u> + L |u - v / L|^2 / 2 in CVXPY.

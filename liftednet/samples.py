@@ -17,6 +17,7 @@ from liftednet.products import add_product, add_square, threads
 from liftednet.validation import require_finite, require_matrix
 
 _ENTRIES = 1 << 17  # half a megabyte of float32, of which a solve holds some ten
+_ENTRIES_ON_GPU = 1 << 24  # in few launches: a chunk costs more than what is done in a small one
 _CHUNK_ENTRIES = 300_000  # of float64 at a time: what caches hold
 _LOOK = 256  # samples that tell where the columns of X lie
 _FAR = 2.0  # standard deviations of a column from 0, beyond which its mean costs digits
@@ -24,11 +25,17 @@ _MANY = 128  # columns from which Lanczos finds an eigenvalue sooner
 _ROUGH_ROWS = 512  # of a chunk in float32, whose sums round by 1e-7
 
 
-def row_chunks(samples: int, columns: int, entries: int = _ENTRIES) -> Iterator[slice]:
-    """Yield slices of rows with about so many entries each, 130,000 if not told otherwise."""
-    step = max(1, entries // columns)
+def row_chunks(
+    samples: int, columns: int, where: torch.device, entries: int = _ENTRIES
+) -> Iterator[slice]:
+    """Yield slices of rows with about so many entries each, on a GPU with at least 17 million."""
+    step = max(1, _at_once(where, entries) // columns)
     for first in range(0, samples, step):
         yield slice(first, min(first + step, samples))
+
+
+def _at_once(where: torch.device, entries: int) -> int:
+    return entries if where.type == "cpu" else max(entries, _ENTRIES_ON_GPU)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +88,8 @@ def spread(rows: Tensor, weights: Tensor | None = None) -> Spread:
     """
     nothing = rows.new_zeros(rows.shape[1], dtype=torch.float64)
     own = Spread(0.0, nothing, nothing, nothing + torch.inf, nothing - torch.inf)
-    for part in row_chunks(*rows.shape):  # some megabyte in float64, which is looked at in a cache
+    # some megabyte in float64, which is looked at in a cache
+    for part in row_chunks(len(rows), rows.shape[1], rows.device):
         own = own.with_more(_spread(rows[part], None if weights is None else weights[part]))
     if processes.size() == 1:
         return own
@@ -269,7 +277,8 @@ class Design:
 
     def _step(self, beside: int) -> int:
         widest = max(self.features + 1, beside)
-        most = max(1, min(self.samples, _CHUNK_ENTRIES // widest))
+        entries = _at_once(self.inputs.device, _CHUNK_ENTRIES)
+        most = max(1, min(self.samples, entries // widest))
         return most if self._type is torch.float64 else min(most, _ROUGH_ROWS)
 
     def chunks(self, beside: int) -> int:

@@ -77,7 +77,7 @@ class Data:
         )
 
     def take(self, rows: Tensor) -> Data:
-        """Return some of the samples, (some,) int64 on the CPU."""
+        """Return some of the samples, (some,) int64, on the CPU where sequences have lengths."""
         steps = TIME in self.values
         taken: Values = {}
         for variable, value in self.values.items():
@@ -122,7 +122,7 @@ class Data:
         entries = given // max(1, len(self))
         for state in made:
             entries += state.units * (timeline.steps if timeline and state.sequence else 1)
-        for part in row_chunks(len(numbers), entries, _ENTRIES):
+        for part in row_chunks(len(numbers), entries, self.like.device, _ENTRIES):
             yield self.take(numbers[part])
 
     def aligned(self) -> Data:
@@ -152,9 +152,9 @@ class Data:
 
 def row_parts(values: Values) -> Iterator[slice]:
     """Yield slices of rows, so few of all values at a time that what is made of them is small."""
-    rows = len(next(iter(values.values())))
+    first = next(iter(values.values()))
     widest = sum(v.shape[1:].numel() for v in values.values())
-    return row_chunks(rows, max(widest, 1), _ENTRIES)
+    return row_chunks(len(first), max(widest, 1), first.device, _ENTRIES)
 
 
 def prepared(
@@ -349,6 +349,26 @@ def encode_part(loss: Loss, y: Tensor, outputs: int) -> Tensor:
     return loss.encode(y, outputs)
 
 
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some samples, looked up where they are asked for.
+
+    Attributes:
+        source: all samples.
+        rows: which, (some,) int64.
+        among: how many samples of all processes these are some of.
+    """
+
+    source: Data
+    rows: Tensor
+    among: int
+
+    @property
+    def data(self) -> Data:
+        """The samples."""
+        return replace(self.source.take(self.rows), among=self.among)
+
+
 @dataclass(frozen=True)
 class ArrayBatches:
     """Batches of equal size in a new random order in every pass: each iteration is one pass.
@@ -393,14 +413,19 @@ class ArrayBatches:
         """Return the number of batches in a pass."""
         return -(-self.samples // self.size)
 
-    def __iter__(self) -> Iterator[Data]:
+    def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of one pass."""
         order = torch.randperm(self.samples, generator=self.generator)
         if self.numbers is not None:
             order = self.numbers[order]
         data = self.data if self.redrawn is None else self.redrawn(self.generator)
+        timeline = data.raw.values.get(TIME)
+        if timeline is None or timeline.full:  # or lengths, which are on the CPU, are looked up
+            order = order.to(
+                data.like.device
+            )  # at once: every copy of a batch's would be waited for
         for batch in order.tensor_split(len(self)):
-            yield replace(data.take(self._share.own(batch)), among=len(batch))
+            yield Batch(data, self._share.own(batch), len(batch))
 
     def memory(self) -> list[Tensor]:
         """Return what the order of the next passes depends on: the state of the generator."""

@@ -73,7 +73,7 @@ class Factors:
         if normal is not None:
             normal = normal.to(self.mean).expand(len(rows), self.width)
         found = torch.empty_like(rows)
-        for part in row_chunks(len(rows), len(self.loadings) ** 2 + rows.shape[1]):
+        for part in row_chunks(len(rows), len(self.loadings) ** 2 + rows.shape[1], rows.device):
             some = None if normal is None else normal[part]
             found[part] = self._completed(rows[part].to(self.mean), some).to(rows)
         return found
@@ -147,7 +147,7 @@ def _improved(known: Factors, data: _Rows, least: Tensor) -> Factors:
     rank, columns = known.loadings.shape
     gram = data.counts.new_zeros(columns, (rank + 1) ** 2)
     cross = data.counts.new_zeros(columns, rank + 1)
-    for part in row_chunks(len(data.rows), (rank + 1) ** 2):
+    for part in row_chunks(len(data.rows), (rank + 1) ** 2, data.rows.device):
         seen, counts = data.seen[part], data.counts[part]
         z, root = known.scores(seen, (data.rows[part] - known.mean).where(seen, 0.0))
         z = torch.nn.functional.pad(z, (0, 1), value=1.0)

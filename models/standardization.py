@@ -251,6 +251,8 @@ class Standardization:
         if len(known) < len(inside):
             return None
         if isinstance(expression.layer, Concatenation):
+            like = next(iter(self.moments.values())).center
+            known = [moments.to(like) for moments in known]
             return Moments(
                 torch.cat([moments.center for moments in known]),
                 torch.cat([moments.scale for moments in known]),

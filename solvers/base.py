@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -18,7 +17,6 @@ from liftednet.problems import (
     StatesOverTime,
     WeightFit,
 )
-from liftednet.samples import row_chunks
 from liftednet.solution import Solution, Status
 
 _TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-5}
@@ -30,7 +28,6 @@ _PLURAL: dict[type[Fit[Any]], str] = {
     BlockFit: "block fits",
     ConstrainedFit: "weight fits under constraints",
 }
-_ENTRIES_ON_GPU = 1 << 26  # whose temporaries fit in its memory, in few launches
 
 
 Problem = TypeVar("Problem", bound=Fit[Any])
@@ -134,10 +131,3 @@ class Solver(Generic[Problem, Value, Cache]):
             SolverError: as `solve`.
         """
         return self.solve(problem, None, cache).value
-
-
-def device_chunks(samples: int, columns: int, device: torch.device) -> Iterator[slice]:
-    """Yield slices of rows with about 130,000 entries each, or 67 million on a GPU."""
-    if device.type == "cuda":
-        return row_chunks(samples, columns, _ENTRIES_ON_GPU)
-    return row_chunks(samples, columns)

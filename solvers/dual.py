@@ -13,8 +13,9 @@ from liftednet.activation import Activation
 from liftednet.divergences import Joint
 from liftednet.problems import StateFit
 from liftednet.products import product
+from liftednet.samples import row_chunks
 
-from .base import Solver, device_chunks
+from .base import Solver
 from .conjugate import Point, advance, moved, starting_point
 from .state_links import (
     OfLinks,
@@ -254,7 +255,7 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
         assert shared is not None  # prepared
         value = problem.pre_activation.new_empty(problem.samples, problem.units)
         steps = 0
-        for part in device_chunks(problem.samples, problem.units, value.device):
+        for part in row_chunks(problem.samples, problem.units, value.device):
             rows, scale = dual_rows(problem, shared, part), largest_term(problem, part)
             begin = None if start is None else start[part]
             rough = max(tolerance, _COARSE) * scale
@@ -310,7 +311,7 @@ def _finished(rows: DualRows, y: Tensor, u: Tensor, goal: float) -> tuple[Tensor
     """Return u - y A' with the samples that conjugate gradients left over solved by Newton."""
     late = (rows.violation(rows.gradient(y, u)) > goal).nonzero()[:, 0]
     most = 0
-    for part in device_chunks(len(late), y.shape[1] * max(y.shape[1], u.shape[1]), u.device):
+    for part in row_chunks(len(late), y.shape[1] * max(y.shape[1], u.shape[1]), u.device):
         some = late[part]
         u[some], steps = _newton(rows.rows(some), y[some], goal)
         most = max(most, steps)

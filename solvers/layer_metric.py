@@ -157,6 +157,21 @@ class LayerMetric:
     def state(self, state: Sequence[Tensor]) -> None:
         self.mean, self._vectors, self._values, self.variance, self._looks = state
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that the next step depends on, once there has been one."""
+        assert self._scales is not None  # of the last step
+        return [*self.state, *self._scales[1]]
+
+    @tensors.setter
+    def tensors(self, tensors: Sequence[Tensor]) -> None:
+        assert self._scales is not None
+        self.state, self._scales = tensors[:5], (self._scales[0], _Scales(*tensors[5:]))
+
+    def scaled_for(self, pull: float) -> bool:
+        """Return whether the last step has left its scales, which hold for this pull."""
+        return self._scales is not None and self._scales[0] == pull
+
     def recall(self, memory: Sequence[Any]) -> None:
         """Go back to a state of which the last two may be numbers."""
         *known, variance, looks = memory
@@ -220,7 +235,10 @@ class LayerMetric:
 
     def centered_gradient(self, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return a gradient of W as it is on centered inputs, (inputs, units)."""
-        return weight if bias is None else weight.addr(self.mean.to(weight), bias, alpha=-1)
+        if bias is None:
+            return weight
+        self.mean = self.mean.to(weight)  # once, also of a layer whose inputs nobody looks at
+        return weight.addr(self.mean, bias, alpha=-1)
 
     def about(self, mean: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return a gradient of W on inputs less another mean as it is on inputs less this one."""

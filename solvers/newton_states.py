@@ -16,8 +16,9 @@ from liftednet.activation import Activation
 from liftednet.activations import Softmax
 from liftednet.problems import Link, StateFit
 from liftednet.problems.states_over_time import Linearized, StatesOverTime, best_start
+from liftednet.samples import row_chunks
 
-from .base import Solver, device_chunks
+from .base import Solver
 from .proximal import Proximal
 from .state_links import Unfinished, columns_above, quadratic, states_refusal, terms
 
@@ -233,7 +234,7 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
         value = problem.divergence.activation.forward(problem.pre_activation).clone()
         value = value if start is None else start.clone()
         steps = 0
-        for part in device_chunks(problem.samples, problem.units, value.device):
+        for part in row_chunks(problem.samples, problem.units, value.device):
             batch, used = self._descend(link_rows(problem, part), value[part], 0.8 * tolerance)
             (value[part],) = batch.results()
             left = part.start + batch.unsolved()

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from liftednet.losses import SimplexCrossEntropy
 from liftednet.problems import OutputFit
+from liftednet.samples import row_chunks
 
-from .base import Solver, device_chunks
+from .base import Solver
 
 _NEWTON_STEPS = 50  # ten suffice
 _SETTLED = 1e-12  # of the sum of a sample's states from 1, which then is divided out
@@ -89,7 +90,7 @@ class SimplexDual(Solver[OutputFit, Tensor, None]):
         """Return the minimizer; a start is not used."""
         value = torch.empty_like(problem.pre_activation)
         steps = 0
-        for part in device_chunks(len(value), value.shape[1], value.device):
+        for part in row_chunks(len(value), value.shape[1], value.device):
             y, u = problem.target[part].T.contiguous(), problem.pre_activation[part].T.contiguous()
             states, used = _simplex_columns(y, u, problem.lam)
             value[part] = kept_positive(states, y).T

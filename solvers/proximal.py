@@ -11,9 +11,9 @@ from liftednet.activation import Activation
 from liftednet.divergences import Joint
 from liftednet.problems import Link, StateFit
 from liftednet.problems.state_fit import reach
-from liftednet.samples import largest_eigenvalue
+from liftednet.samples import largest_eigenvalue, row_chunks
 
-from .base import Solver, device_chunks
+from .base import Solver
 from .state_links import OfLinks, Unfinished, curvature_of, kept, largest, quadratic
 
 _PATIENCE = 200  # steps in which a sample's movement must fall
@@ -203,7 +203,7 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
             return value, 0
         value = value if start is None else start.clone()
         steps = 0
-        for part in device_chunks(problem.samples, problem.units, value.device):
+        for part in row_chunks(problem.samples, problem.units, value.device):
             rows, goal = primal_rows(problem, shared, step, part), 0.3 * tolerance
             near, led = (
                 (value[part], 0) if start is not None else self._led(rows, value[part], goal)

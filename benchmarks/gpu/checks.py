@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from unittest.mock import patch
 
 import torch
+from torch import Tensor
 
 from benchmarks.gpu.jobs import Job
 from benchmarks.gpu.problems import exact, state_fit
@@ -16,6 +18,8 @@ from benchmarks.gpu.timing import Scale
 from liftednet import activations
 from liftednet.activation import Activation
 from liftednet.divergences import joint, tight
+from liftednet.models import LiftedMLP, Minibatch
+from liftednet.models.methods import minibatch, step_graphs
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, OutputFit, StateFit, WeightFit
 from liftednet.solvers import choose, solve
@@ -117,7 +121,21 @@ def check_jobs(scale: Scale) -> Iterator[Job]:
     """Yield the checks."""
     for case in cases(scale):
         yield Job(f"{case.kernel}: {case.name}", partial(check, case))
+    yield Job("more than 2^31 numbers", partial(large_check, scale))
     yield Job("Gram matrix", partial(gram_check, scale))
+    yield Job("replayed steps", partial(replayed_check, scale))
+
+
+def large_check(scale: Scale) -> Check:
+    """Solve a state fit with more than 2^31 numbers; its last rows against torch."""
+    m, linear = scale.size(7_200_017, 40), joint(activations.Identity())
+    problem = state_fit(m, scale.size(300, 5), 10, activations.ReLU(), linear, scale.device)
+    last = slice(m - 1_000 if m > 1_000 else 0, m)
+    found = choose(problem, "fused-states").solve(problem)
+    wanted = solve(problem.rows(last)).value
+    error = float((found.value[last] - wanted).abs().max() / wanted.abs().max())
+    good = found.residual <= _RESIDUAL and error <= _ERROR
+    return Check("fused-states", f"{m:,} samples", found.residual, error, True, good)
 
 
 def gram_check(scale: Scale) -> Check:
@@ -137,3 +155,31 @@ def gram_check(scale: Scale) -> Check:
     name = f"{m:,} x {p} to {q}, condition number 1e6, float32 inputs"
     residual = float(fit.measure(solve(fit).value).residual)
     return Check("ridge", name, residual, error, True, error <= 1e-3)
+
+
+def replayed_check(scale: Scale) -> Check:
+    """Train on minibatches whose steps are replayed from CUDA graphs, and by plain steps.
+
+    Where there is no GPU, both are plain.
+    """
+    generator, samples = torch.Generator().manual_seed(0), scale.size(5_000, 60)
+    x = torch.randn(samples, scale.size(784, 8), generator=generator)
+    y, sizes = x[:, :3].argmax(1), (x.shape[1], scale.size(300, 6), 3)
+
+    def trained() -> list[Tensor]:
+        method = Minibatch(epochs=6, batch_size=scale.size(100, 10))
+        device = str(scale.device)
+        model = LiftedMLP(sizes, method=method, dtype=torch.float32, device=device).fit(x, y)
+        return [layer.stacked() for layer in model.weights]
+
+    with patch.object(step_graphs, "recorded", wraps=step_graphs.recorded) as recorded:
+        first, second = trained(), trained()
+    with patch.object(minibatch, "serves", lambda rows: False):
+        plain = trained()
+    error = max(
+        float((a - b).abs().max() / b.abs().max()) for a, b in zip(first, plain, strict=True)
+    )
+    same = all(a.equal(b) for a, b in zip(first, second, strict=True))
+    good = same and error <= _ERROR and (scale.toy or recorded.call_count == 4)
+    note = f"{recorded.call_count} graphs"
+    return Check("replayed steps", f"{samples:,} x {x.shape[1]}", 0.0, error, same, good, note)

@@ -1,12 +1,14 @@
-"""Time until a 784-300-10 network has 0.97 of the test set right: lifted, and Adam in a CUDA graph.
+"""Time until a 784-300-10 network has 0.97 and 0.98 of the test set right: lifted, and Adam.
 
-Both train for a number of epochs over which the rate falls linearly to zero; the time is that of
-the shortest training that reaches the goal, the median of three seeds. Rates and batch sizes are
-those of results/training, chosen on held-out samples of MNIST on a processor.
+Both train for a number of epochs over which the rate falls linearly to zero, Adam by steps that a
+CUDA graph replays; the time is that of the shortest training that reaches the goal, the median of
+three seeds. Ours has lam = 10, the best of .1, 1 and 10 on held-out samples; Adam every rate that
+is shown here.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ from liftednet import to_torch
 from liftednet.activations import ReLU
 from liftednet.models import LiftedMLP, Minibatch
 
-GOAL = 0.97
+GOALS = (0.97, 0.98)
 _MORE = 4  # epochs by whose time one of them is told from what a training costs once
 Network = Callable[[Tensor], Tensor]
 Train = Callable[[Scale, Images, int, int], Network]
@@ -36,19 +38,19 @@ class Finish:
 
     Attributes:
         method: with its setting.
-        epochs: of the shortest training that reached the goal, or of the longest.
-        seconds: median over the seeds.
         epoch: milliseconds of one, without what a training costs once.
-        accuracy: on the test set, median over the seeds.
-        reached: whether it reached the goal.
+        epochs: of the shortest training that reached the last goal, or of the longest.
+        accuracy: of that on the test set, median over the seeds.
+        first: seconds to 0.97, median over the seeds; NaN where it is not reached.
+        last: seconds to 0.98.
     """
 
     method: str
-    epochs: int
-    seconds: float
     epoch: float
+    epochs: int
     accuracy: float
-    reached: bool
+    first: float
+    last: float
 
 
 def finishes(scale: Scale, images: Images) -> Iterator[Job]:
@@ -59,15 +61,17 @@ def finishes(scale: Scale, images: Images) -> Iterator[Job]:
 
 def _finish(scale: Scale, images: Images, name: str, train: Train) -> Finish:
     train(scale, images, 1, 99)  # compiles
-    for epochs in (1,) if scale.toy else (1, 2, 3, 5, 8):
+    reached = [math.nan, math.nan]
+    for epochs in (1,) if scale.toy else (1, 2, 3, 5, 8, 12):
         runs = [_run(scale, images, train, epochs, seed) for seed in range(scale.size(3, 1))]
-        accuracy = median(run[1] for run in runs)
-        if accuracy >= GOAL:
+        elapsed, accuracy = (median(found) for found in zip(*runs, strict=True))
+        for number, goal in enumerate(GOALS):
+            if accuracy >= goal and math.isnan(reached[number]):
+                reached[number] = elapsed
+        if accuracy >= GOALS[-1]:
             break
-    elapsed = median(run[0] for run in runs)
     one, more = (_run(scale, images, train, count, 0)[0] for count in (1, 1 + _MORE))
-    epoch = 1e3 * (more - one) / _MORE
-    return Finish(name, epochs, elapsed, epoch, accuracy, accuracy >= GOAL)
+    return Finish(name, 1e3 * (more - one) / _MORE, epochs, accuracy, *reached)
 
 
 def _run(scale: Scale, images: Images, train: Train, epochs: int, seed: int) -> tuple[float, float]:
@@ -82,11 +86,14 @@ def _run(scale: Scale, images: Images, train: Train, epochs: int, seed: int) -> 
 
 
 def _methods(scale: Scale) -> Iterator[tuple[str, Train]]:
-    for size in (scale.size(100, 20), scale.size(500, 30)):
-        yield f"lifted minibatches of {size}", _lifted(size)
-    for size, rate in ((200, 2e-3), (1000, 4e-3)):
+    for size in (100, 200, 500):
         size = scale.size(size, 20)
-        yield f"Adam in a CUDA graph, batch {size}, rate {rate}", _adam(size, rate)
+        yield f"lifted minibatches of {size}", _lifted(size)
+    rates = (100, 1e-3), (100, 2e-3), (200, 2e-3), (200, 4e-3), (1000, 4e-3), (1000, 8e-3)
+    for size, rate in rates:
+        size = scale.size(size, 20)
+        yield f"Adam in a CUDA graph, batch {size}, rate {rate}", _adam(size, rate, captured)
+    yield f"Adam step by step, batch {size}, rate {rate}", _adam(size, rate, lambda work, _: work)
 
 
 def _lifted(batch: int) -> Train:
@@ -94,8 +101,7 @@ def _lifted(batch: int) -> Train:
         model = LiftedMLP(
             (784, 300, 10),
             ReLU(),
-            lam=0.1,
-            rho=0.1,
+            lam=10.0,
             method=Minibatch(epochs=epochs, batch_size=batch),
             seed=seed,
             dtype=torch.float32,
@@ -108,12 +114,12 @@ def _lifted(batch: int) -> Train:
     return train
 
 
-def _adam(batch: int, rate: float) -> Train:
+def _adam(batch: int, rate: float, replayed: Callable[..., Callable[[], object]]) -> Train:
     def train(scale: Scale, images: Images, epochs: int, seed: int) -> Network:
         torch.manual_seed(seed)
         network = nn.Sequential(nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 10))
         network = network.to(scale.device)
-        step = _Step(network, images, batch, rate)
+        step = _Step(network, images, batch, rate, replayed)
         count = len(images.x_train) // batch
         for epoch in range(epochs):
             order = torch.randperm(len(images.x_train), device=scale.device)
@@ -126,9 +132,16 @@ def _adam(batch: int, rate: float) -> Train:
 
 
 class _Step:
-    """One step of Adam, captured once and replayed, so that launches cost nothing."""
+    """One step of Adam, captured once and replayed, so that launches cost nothing; or not."""
 
-    def __init__(self, network: nn.Module, images: Images, batch: int, rate: float) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        images: Images,
+        batch: int,
+        rate: float,
+        replayed: Callable[..., Callable[[], object]],
+    ) -> None:
         self.network, self.images = network, images
         device = images.x_train.device
         self.rows = torch.zeros(batch, dtype=torch.int64, device=device)
@@ -137,7 +150,7 @@ class _Step:
         parameters = list(network.parameters())
         self.optimizer = torch.optim.Adam(parameters, lr=self.rate, capturable=on_gpu, fused=on_gpu)
         kept = [parameter.detach().clone() for parameter in parameters]
-        self.replay = captured(self._work, device)
+        self.replay = replayed(self._work, device)
         with torch.no_grad():  # the steps that this took are undone
             for parameter, value in zip(parameters, kept, strict=True):
                 parameter.copy_(value)

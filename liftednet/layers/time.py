@@ -79,7 +79,9 @@ class Timeline:
         return found
 
     def take(self, samples: Tensor) -> Timeline:
-        """Return the timeline of some samples, (some,) int64 on the CPU."""
+        """Return the timeline of some samples, (some,) int64, on the CPU where they differ."""
+        if self.full:
+            return self.of(self.known.new_full((len(samples),), self.steps))
         return replace(self, known=self.known[samples])
 
 

@@ -148,7 +148,7 @@ class StateFit(Fit[Tensor]):
         """
         objective, violation = (value.new_zeros((), dtype=torch.float64) for _ in range(2))
         scale = torch.full_like(objective, self.lam)
-        for part in row_chunks(self.samples, self.units):
+        for part in row_chunks(self.samples, self.units, value.device):
             rows, z = self.rows(part), in_float64(self.divergence.activation, value[part])
             piece, gradient, largest = rows._terms(z)
             objective += piece
@@ -294,7 +294,7 @@ class OutputFit(Fit[Tensor]):
         """
         objective, violation = (value.new_zeros((), dtype=torch.float64) for _ in range(2))
         largest = torch.ones_like(objective)
-        for part in row_chunks(len(value), value.shape[1]):
+        for part in row_chunks(len(value), value.shape[1], value.device):
             z = in_float64(self.divergence.activation, value[part])
             u = self.pre_activation[part].double()
             y = self.target[part].double()

@@ -353,7 +353,7 @@ class WeightFit(Fit[Weights]):
         design = self.design.centered
         lengths = design.gram.diagonal().sqrt()
         squares = stacked.new_zeros(self.units)
-        for part in row_chunks(design.samples, self.units):
+        for part in row_chunks(design.samples, self.units, stacked.device):
             squares += design.weighed(self.pulled[part].square(), part).sum(0)
         chunks = squares.new_tensor(design.chunks(self.units))
         squares, chunks = processes.total(squares, chunks)
@@ -467,7 +467,7 @@ class WeightFit(Fit[Weights]):
         one, two = (each, each) if self.divergence.per_unit else pairs
         total = u.new_zeros(features, (len(one) + 1) * features, dtype=torch.float64)
         for part, x in design.rows():
-            for some in row_chunks(len(x), units * units * features):
+            for some in row_chunks(len(x), units * units * features, x.device):
                 slopes = curvatures(self.divergence, u[part][some].double())[:, one, two]
                 rows = slice(part.start + some.start, part.start + some.stop)
                 slopes = functional.pad(design.weighed(slopes, rows), (0, 1), value=least)

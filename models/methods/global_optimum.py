@@ -249,7 +249,7 @@ class HiddenLayer:
     def problem(
         self, values: Values, limits: Limits | None = None, most: int | None = None
     ) -> OneLayer:
-        """Return the problem over units, on data among the values.
+        """Return the problem over units, on data among the values; on the CPU, wherever these are.
 
         Args:
             values: of inputs, targets and weights.
@@ -258,7 +258,7 @@ class HiddenLayer:
         """
         from liftednet.solvers.one_layer.problem import OneLayer, ScoreLimits
 
-        x, scores = values[self.structure.network.inputs[0]].double(), self._scores(values)
+        x, scores = _exact(values[self.structure.network.inputs[0]]), self._scores(values)
         linear = None if self.linear is None else self.rho(self.linear)
         rho = math.sqrt(self.rho(self.below) * self.rho(self.above))
         kinds = self.kinds if most is None else tuple(replace(k, units=most) for k in self.kinds)
@@ -270,9 +270,9 @@ class HiddenLayer:
     def _scores(self, values: Values) -> Scores:
         from liftednet.solvers.one_layer.problem import HuberScores, Scores
 
-        term, y = self.term, values[self.term.label].double()
+        term, y = self.term, _exact(values[self.term.label])
         weights = values.get(SAMPLE_WEIGHTS)
-        weights = y.new_ones(len(y)) if weights is None else weights.double()
+        weights = y.new_ones(len(y)) if weights is None else _exact(weights)
         weights = term.weight * weights.view(-1, 1).clamp(min=torch.finfo(y.dtype).tiny)
         if term.state is None:
             return Scores(term.divergence, y, weights)
@@ -305,12 +305,12 @@ class HiddenLayer:
         from liftednet.solvers.one_layer.problem import Units
 
         below, above = values[self.below], values[self.above]
-        w, b = below.matrix.double().T, below.bias.double()
-        a, c = above.matrix.double(), above.bias.double()
+        w, b = _exact(below.matrix).T, _exact(below.bias)
+        a, c = _exact(above.matrix), _exact(above.bias)
         length, height = w.norm(dim=1), a.norm(dim=1)
         kept, kind = (length > 0) & (height > 0), self.columns
         w, b, a, length, height, kind = (x[kept] for x in (w, b, a, length, height, kind))
-        Q = None if self.linear is None else values[self.linear].matrix.double()
+        Q = None if self.linear is None else _exact(values[self.linear].matrix)
         z = a / height[:, None]
         for number, one in enumerate(self.kinds):
             if one.z is not None:
@@ -321,6 +321,11 @@ class HiddenLayer:
         """Return the scores of a forward pass, (samples, outputs), in float64."""
         exact = {x: doubled(v) for x, v in values.items()}
         return value_of(self.term.argument, self.structure.passed(exact))
+
+
+def _exact(values: Tensor) -> Tensor:
+    """Return values in float64 on the CPU: the problems over units are small and many."""
+    return values.double().cpu()
 
 
 def _is_dense(expression: Expression, below: State | Input, *, bias: bool) -> bool:

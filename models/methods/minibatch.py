@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -20,12 +21,13 @@ from liftednet.solvers.layer_metric import LayerMetric, slope_of
 from liftednet.validation import require_count, require_positive
 
 from ..block import Structure, row_weights
-from ..data import Data
+from ..data import Batch, Data
 from ..forward_pass import Values
 from ..trace import Ending, Memory, Problem, Step, Steps
 from ..uncertainty import WorstRows
 from .batch_gradients import BatchGradients
 from .gauss_newton import is_square
+from .step_graphs import StepGraphs, serves
 
 _RATE, _RANK = 0.3, 16  # of the step, and of the metric, where nobody says
 _EPOCHS, _STEPS = 10, 500  # at least, where nobody says how many
@@ -220,6 +222,7 @@ class BatchSteps:
         _refuse_statistics_of_parts(self.statistics)
         self._taken, self.samples, self._looked = 0, 0, -1
         self._unread: list[tuple[int, float, Tensor]] = []
+        self._graphs: StepGraphs | None = None
 
     @property
     def structure(self) -> Structure:
@@ -229,7 +232,7 @@ class BatchSteps:
     @structure.setter
     def structure(self, structure: Structure) -> None:
         """Go on with another problem of the same network."""
-        self.gradients.structure = structure
+        self.gradients.structure, self._graphs = structure, None
 
     def memory(self) -> Memory:
         """Return what the next step depends on."""
@@ -258,7 +261,7 @@ class BatchSteps:
         if not self.finite():
             raise SolverError("weights have become NaN or infinite: lower the rate, or scale X.")
 
-    def step(self, batch: Data, rate: float, samples: int, weight: float = 1.0) -> Tensor:
+    def step(self, batch: Data | Batch, rate: float, samples: int, weight: float = 1.0) -> Tensor:
         """Move the weights by one batch, and return its mean loss before the step, float64, ().
 
         Where that is not finite, nor are the weights from then on: `require_finite` tells of it.
@@ -269,6 +272,30 @@ class BatchSteps:
             samples: of all data, over which the penalty on the weights is shared.
             weight: the mean weight of these samples.
         """
+        if isinstance(batch, Data):
+            loss = self.moved(batch, rate, samples, weight)
+        else:
+            replayed = self._replayed(batch, rate, samples, weight)
+            loss = self.moved(batch.data, rate, samples, weight) if replayed is None else replayed
+        self.samples += self.met
+        self._taken += 1
+        self._unread.append((self.met, rate, loss))
+        return loss
+
+    def _replayed(self, batch: Batch, rate: float, samples: int, weight: float) -> Tensor | None:
+        """Take a step by replaying a graph, or return None where it has to be a plain one."""
+        pairs = zip(self._metrics, self._pulls(samples * weight), strict=True)
+        ready = serves(batch.rows) and processes.size() == 1 and self.worst is None
+        if not ready or not all(metric.scaled_for(pull) for metric, pull in pairs):
+            return None
+        self._graphs = self._graphs or StepGraphs(self)
+        loss = self._graphs.step(batch, rate, samples, weight, self._looking)
+        if loss is not None:
+            self.met, self._looked = batch.among, self._taken if self._looking else self._looked
+        return loss
+
+    def moved(self, batch: Data, rate: float | Tensor, samples: int, weight: float) -> Tensor:
+        """Move the weights as `step` does, without a record of it; a rate may be a tensor, ()."""
         counts = self.gradients.counts(batch)
         self.met = counts.met
         if self.worst is not None:
@@ -301,10 +328,30 @@ class BatchSteps:
             move.taken(x, length, part)
             for move, x, part in zip(moves, self.weights, scaled.unbind(), strict=True)
         ]
-        self.samples += counts.met
-        self._taken += 1
-        self._unread.append((counts.met, rate, loss))
         return loss
+
+    @property
+    def weight_count(self) -> int:
+        """How many of `tensors` are weights."""
+        return sum(1 if layer.bias is None else 2 for layer in self.weights)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """W and b of all layers, and what the metrics know: all that the next step depends on."""
+        pairs = [(layer.matrix, layer.bias) for layer in self.weights]
+        weights = [x for pair in pairs for x in pair if x is not None]
+        return weights + [x for metric in self._metrics for x in metric.tensors]
+
+    @tensors.setter
+    def tensors(self, tensors: Sequence[Tensor]) -> None:
+        """Take all of them."""
+        given = iter(tensors)
+        self.weights = [
+            Weights(next(given), None if layer.bias is None else next(given))
+            for layer in self.weights
+        ]
+        for metric in self._metrics:
+            metric.tensors = list(islice(given, len(metric.tensors)))
 
     def _summed(
         self, loss: Tensor, gradients: Sequence[_Pair], looks: Sequence[_Look]

@@ -21,9 +21,10 @@ from liftednet.penalties import L1, GroupLasso, Penalty, SquaredFrobenius
 from liftednet.problems import OutputFit, StateFit, WeightFit, Weights
 from liftednet.problems.state_fit import reach
 from liftednet.products import square_of_rows
+from liftednet.samples import row_chunks
 from liftednet.solution import Solution, Status
 
-from ..base import Solver, default_tolerance, device_chunks
+from ..base import Solver, default_tolerance
 from ..choice import solved_by
 from ..dual import Dual, SharedMap
 from ..output import SimplexDual, settled
@@ -336,7 +337,7 @@ def _asked(problem: StateFit, part: slice) -> tuple[Tensor, float]:
 
 def _chunks(whole: slice, columns: int) -> Iterator[slice]:
     """Yield parts of some samples, each of as many as a device takes at a time."""
-    for part in device_chunks(whole.stop - whole.start, columns, torch.device("cpu")):
+    for part in row_chunks(whole.stop - whole.start, columns, torch.device("cpu")):
         yield slice(whole.start + part.start, min(whole.start + part.stop, whole.stop))
 
 

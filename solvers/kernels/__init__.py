@@ -10,5 +10,5 @@ Block sizes stand in `states`; `FusedStates(blocks=StateBlocks(...))` overrides 
 needs memory for its states, for judging some of them, and a scratch of some tens of megabytes;
 where that is not there, the error names the bytes needed and free, and how many samples would fit.
 
-No kernel has run on hardware yet.
+All checks of `python -m benchmarks.gpu` have passed on an H100.
 """

@@ -12,7 +12,14 @@ import pytest
 import torch
 
 import benchmarks.gpu.run as run_module
-from benchmarks.gpu.checks import cases, check, check_jobs, gram_check
+from benchmarks.gpu.checks import (
+    cases,
+    check,
+    check_jobs,
+    gram_check,
+    large_check,
+    replayed_check,
+)  # fmt: skip
 from benchmarks.gpu.jobs import Job
 from benchmarks.gpu.race import finishes
 from benchmarks.gpu.sweeps import sweep_speeds
@@ -46,7 +53,7 @@ def test_every_kernel_compiles_for_a_hopper_card() -> None:
 def test_its_checks_pass_under_the_interpreter() -> None:
     for case in islice(cases(TOY), 3):
         assert check(case).passed
-    assert gram_check(TOY).passed
+    assert all(found(TOY).passed for found in (gram_check, large_check, replayed_check))
 
 
 def test_its_trainings_run_under_the_interpreter() -> None:
@@ -54,7 +61,7 @@ def test_its_trainings_run_under_the_interpreter() -> None:
     sweep = next(sweep_speeds(TOY, data)).work()
     assert list(sweep.objectives) == sorted(sweep.objectives, reverse=True)
     methods = [job.work().method.split()[0] for job in finishes(TOY, data)]
-    assert methods == ["lifted"] * 2 + ["Adam"] * 2
+    assert methods == ["lifted"] * 3 + ["Adam"] * 7
 
 
 def test_it_ends_with_a_record_whatever_fails(
