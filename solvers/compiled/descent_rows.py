@@ -31,12 +31,10 @@ from .lanes import (
     without_result,
 )
 
-_ROUNDS = 20  # of descent and exact solves in turn
-_SOLVES = 5  # in turn, as long as ever fewer units change their piece
+_ROUNDS = 20  # of descent, then exact solves as long as ever fewer units contradict them
 _PASSES = 500  # of a round
 _SAFE = 0.7  # share of the goal at which the gradient is taken anew
 _DIGITS = 3e-4  # by which changes fall until the gradient is taken anew
-_LOW, _BELOW, _ZERO, _ABOVE, _HIGH = range(5)  # the pieces of a unit, where it may be
 
 
 class Rest(NamedTuple):
@@ -57,173 +55,65 @@ class Rest(NamedTuple):
     kink: Any
 
 
-class Place(NamedTuple):
-    """Room for one sample.
+@compiled
+def _turned(pull, up, down, low, high, kink):
+    """Return the state that minimizes over one unit, and 1 or -1 where it is free, else 0.
 
-    Attributes:
-        z: states, float64.
-        single: the same in float32.
-        gradient: H z - b, float64.
-        slope: the same in float32.
-        pieces: where each unit is.
-        free: the units that are at no end, `count` of them.
+    The latter is the sign of a free state, which has a kink and the curvature on that side; up and
+    down are 1 over the curvature on either.
     """
-
-    z: Any
-    single: Any
-    gradient: Any
-    slope: Any
-    pieces: Any
-    free: Any
+    v = max(pull - kink, 0.0) * up + min(pull + kink, 0.0) * down
+    sign = 1 if pull >= kink else -1
+    v = min(max(v, low), high)
+    return v, sign if low < v < high and (v != 0 or kink == 0) else 0
 
 
 @compiled
-def _place(units):
-    whole, half = np.float64, np.float32
-    return Place(
-        np.zeros(units, whole), np.zeros(units, half), np.zeros(units, whole),
-        np.zeros(units, half), np.zeros(units, np.int64), np.zeros(units, np.int64),
-    )  # fmt: skip
+def _solve(system, x, count):
+    """Replace x by the solution of a system, unless it is not positive definite: say if it is.
 
-
-@compiled
-def _piece(v, low, high, rest):
-    """Return the piece that a state is on."""
-    if v <= low:
-        return _LOW
-    if v >= high:
-        return _HIGH
-    if v == 0 and rest.kink > 0:
-        return _ZERO
-    return _BELOW if v < 0 and (rest.kink > 0 or rest.below != rest.above) else _ABOVE
-
-
-@compiled
-def _gradient(hessian, right, z, gradient):
-    """Put H z - b into the gradient."""
-    units = len(z)
-    for k in range(units):
-        gradient[k] = -right[k]
-    for i in range(units):
-        if z[i] != 0:
-            v, row = z[i], hessian[i]
-            for k in range(units):
-                gradient[k] += v * row[k]
-
-
-@compiled
-def _pass(hessian, low, high, rest, at, slope, pieces):
-    """Minimize over one unit after another; return how many changed their state and their piece."""
-    moved, turned, zero, one = 0, 0, rest.kink - rest.kink, rest.kink - rest.kink + 1
-    for i in range(len(at)):
-        row = hessian[i]
-        pull, steep = row[i] * at[i] - slope[i], rest.above + row[i]
-        excess = pull - rest.kink
-        if excess <= zero:
-            steep = rest.below + row[i]
-            excess = min(pull + rest.kink, zero)
-        v = excess / (steep if steep > zero else one)
-        v = min(max(v, low[i]), high[i])
-        change = v - at[i]
-        if change != 0:
-            at[i] = v
-            moved += 1
-            for k in range(len(at)):
-                slope[k] += change * row[k]
-            piece = _piece(v, low[i], high[i], rest)
-            turned += piece != pieces[i]
-            pieces[i] = piece
-    return moved, turned
-
-
-@compiled
-def _solved(hessian, right, low, high, rest, place):
-    """Put the minimizer on the pieces into z."""
-    units, count = len(right), 0
-    z, pieces, free = place.z, place.pieces, place.free
-    for i in range(units):
-        z[i] = 0.0
-        if pieces[i] == _LOW:
-            z[i] = low[i]
-        elif pieces[i] == _HIGH:
-            z[i] = high[i]
-        elif pieces[i] != _ZERO:
-            free[count] = i
-            count += 1
-    if count == 0:
-        return
-    _gradient(hessian, right, z, place.gradient)
-    system = np.empty((count, count))
+    The system, on and below its diagonal, is replaced by its Cholesky factor, 1 over it there.
+    """
     for n in range(count):
-        i = free[n]
-        row = hessian[i]
-        for m in range(n + 1):
-            system[n, m] = row[free[m]]
-        system[n, n] += rest.below if pieces[i] == _BELOW else rest.above
-    factor = np.linalg.cholesky(system)
-    x = np.empty(count)
-    for n in range(count):
-        i, row = free[n], factor[n]
-        total = -place.gradient[i] - (rest.kink if pieces[i] == _ABOVE else -rest.kink)
+        row = system[n]
         for m in range(n):
-            total -= row[m] * x[m]
-        x[n] = total / row[n]
+            total, other = row[m], system[m]
+            for k in range(m):
+                total -= row[k] * other[k]
+            row[m] = total * other[m]
+        pivot, total = row[n], x[n]
+        for k in range(n):
+            pivot -= row[k] * row[k]
+            total -= row[k] * x[k]
+        if not pivot > 0:
+            return False
+        row[n] = 1.0 / np.sqrt(pivot)
+        x[n] = total * row[n]
     for n in range(count - 1, -1, -1):
-        row = factor[n]
-        x[n] /= row[n]
+        row = system[n]
+        x[n] *= row[n]
         for m in range(n):
             x[m] -= row[m] * x[n]
-    for n in range(count):
-        z[free[n]] = x[n]
+    return True
 
 
 @compiled
-def _cost(pieces):
+def _cost(units, count):
     """Return the operations of a solve."""
-    count = 0
-    for i in range(len(pieces)):
-        count += _LOW < pieces[i] < _HIGH and pieces[i] != _ZERO
-    return count * (count * count / 6.0 + 4.0 * len(pieces))
+    return count * (count * count / 6.0 + 4.0 * units)
 
 
 @compiled
-def _turned(hessian, right, low, high, rest, place, goal):
-    """Move units to the piece where their state or slope is; return how many were elsewhere."""
-    z, gradient, pieces, turned = place.z, place.gradient, place.pieces, 0
-    _gradient(hessian, right, z, gradient)
-    for i in range(len(z)):
-        piece, v = pieces[i], z[i]
-        if piece == _ZERO:
-            if abs(gradient[i]) > rest.kink + goal:
-                pieces[i] = _BELOW if gradient[i] > 0 else _ABOVE
-                turned += 1
-            continue
-        if piece in (_LOW, _HIGH):
-            right_of = v > 0 or (v == 0 and piece == _LOW)
-            slope = gradient[i] + (rest.above if v > 0 else rest.below) * v
-            slope += rest.kink if right_of else -rest.kink
-            if (slope if piece == _LOW else -slope) < -goal and low[i] < high[i]:
-                one = rest.kink == 0 and rest.below == rest.above
-                pieces[i] = _ABOVE if one or right_of else _BELOW
-                turned += 1
-            continue
-        if rest.kink > 0 and (v <= 0 if piece == _ABOVE else v >= 0):
-            v = 0.0
-        z[i] = min(max(v, low[i]), high[i])
-        pieces[i] = _piece(z[i], low[i], high[i], rest)
-        turned += piece != pieces[i]
-    return turned
-
-
-@compiled
-def descend(hessian, single, right, rest, goal, budget, z):
+def descend(hessian, right, rest, goal, budget, z):
     """Put the states of all samples into z.
 
+    Descent tells which units are free, at an end or at a kink, and an exact solve what the free
+    ones are, after which those that contradict it change.
+
     Args:
-        hessian: A A', (units, units), float64.
-        single: the same in float32.
+        hessian: A A', (units, units).
         right: b, (samples, units).
-        rest: a `Rest` in float64.
+        rest: a `Rest`.
         goal: what a slope may have of the wrong sign.
         budget: operations of all samples, beyond which they are left.
         z: where to begin, (samples, units), replaced by the states.
@@ -231,44 +121,83 @@ def descend(hessian, single, right, rest, goal, budget, z):
     Returns:
         The operations of all samples, infinite where one was not solved.
     """
-    half, units = np.float32, len(hessian)
-    lows, highs = rest.low.astype(half), rest.high.astype(half)
-    quick = Rest(lows, highs, half(rest.below), half(rest.above), half(rest.kink))
-    place, used = _place(units), 0.0
+    below, above, kink = rest.below, rest.above, rest.kink
+    units, used = len(hessian), 0.0
+    slope, v, x, up, down, signs = np.empty((6, units))
+    system, chosen = np.empty((units, units)), np.empty(units, np.int64)
+    for i in range(units):
+        curve, least = hessian[i, i], np.finfo(np.float64).tiny
+        up[i], down[i] = 1 / max(curve + above, least), 1 / max(curve + below, least)
     for n in range(len(z)):
-        own = n if len(lows) > 1 else 0
-        low, high = rest.low[own], rest.high[own]
-        place.z[:] = z[n]
-        ended = False
+        low, high, wrong = rest.low[n % len(rest.low)], rest.high[n % len(rest.high)], 1
+        for i in range(units):
+            v[i], signs[i] = z[n, i], 2
         for number in range(_ROUNDS):
+            for k in range(units):
+                slope[k] = right[n, k]
             for i in range(units):
-                place.single[i] = place.z[i]
-                place.pieces[i] = _piece(place.single[i], lows[own, i], highs[own, i], quick)
-            _gradient(hessian, right[n], place.z, place.gradient)
-            for i in range(units):
-                place.slope[i] = place.gradient[i]
-            ends = lows[own], highs[own], quick
+                if v[i] != 0:
+                    for k in range(units):
+                        slope[k] -= v[i] * hessian[i, k]
             for sweep in range(_PASSES):
-                moved, turned = _pass(single, *ends, place.single, place.slope, place.pieces)
-                used += 2.0 * moved * units
-                if (turned == 0 and sweep >= number * number) or used > budget:
+                turned, count = 0, 0
+                for i in range(units):
+                    pull = slope[i] + hessian[i, i] * v[i]
+                    to, sign = _turned(pull, up[i], down[i], low[i], high[i], kink)
+                    turned += sign != signs[i]
+                    count += sign != 0
+                    signs[i], change = sign, to - v[i]
+                    if change != 0:
+                        v[i] = to
+                        used += 2.0 * units
+                        for k in range(units):
+                            slope[k] -= change * hessian[i, k]
+                enough = number == 0 and 2.0 * sweep * units * units > _cost(units, count)
+                if enough or used > budget or (turned == 0 and sweep >= number * number):
                     break
-            before = units + 1
-            for _ in range(_SOLVES):
-                _solved(hessian, right[n], low, high, rest, place)
-                used += _cost(place.pieces)
+            before, wrong = units + 2, units + 1
+            while 0 < wrong < before:
+                before, wrong, count = wrong, 0, 0
+                for k in range(units):
+                    slope[k] = right[n, k]
+                for i in range(units):
+                    if signs[i] != 0:
+                        chosen[count] = i
+                        count += 1
+                    elif v[i] != 0:
+                        for k in range(units):
+                            slope[k] -= v[i] * hessian[i, k]
+                used += _cost(units, count)
                 if used > budget:
                     return np.inf
-                turned = _turned(hessian, right[n], low, high, rest, place, goal)
-                ended = turned == 0
-                if ended or turned >= before:
-                    break
-                before = turned
-            if ended:
+                for a in range(count):
+                    i = chosen[a]
+                    row = hessian[i]
+                    for b in range(a):
+                        system[a, b] = row[chosen[b]]
+                    system[a, a] = row[i] + (above if signs[i] > 0 else below)
+                    x[a] = slope[i] - signs[i] * kink
+                if not _solve(system, x, count):
+                    return np.inf
+                for a in range(count):
+                    i = chosen[a]
+                    v[i] = x[a]
+                    for k in range(units):
+                        slope[k] -= x[a] * hessian[i, k]
+                for i in range(units):
+                    pull = slope[i] + hessian[i, i] * v[i]
+                    to, sign = _turned(pull, up[i], down[i], low[i], high[i], kink)
+                    if kink > 0 and sign * signs[i] < 0:
+                        to, sign = 0.0, 0  # the kink comes first
+                    if sign != signs[i] and not abs(to - v[i]) <= goal * min(up[i], down[i]):
+                        wrong += 1
+                        v[i], signs[i] = to, sign
+            if wrong == 0:
                 break
-        if not ended:
+        if wrong > 0:
             return np.inf
-        z[n] = place.z
+        for i in range(units):
+            z[n, i] = min(max(v[i], low[i]), high[i])
     return used
 
 

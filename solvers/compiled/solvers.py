@@ -47,6 +47,7 @@ from .loops import (
 _MOST = 32  # columns of all links, whose products are as many as half their square
 # of CompiledDescent
 _UNITS = 500  # whose matrix in float32 a core's own cache holds
+_FEW = 12  # units, of which samples are not worth trying sweeps on
 _PROBED, _SWEPT = 4, 16  # samples that tell what the others will take
 _SWEEPS = 1_000  # of a sample at most
 _SLOW = 8.0  # times units x columns x log of the condition: beyond it others are faster, measured
@@ -111,7 +112,9 @@ class CompiledNewton(_OnRamps[SharedMap]):
         return None
 
     def suits(self, problem: StateFit) -> bool:
-        """Say whether no compiler has to be waited for, or that is worth it."""
+        """Say whether columns are fewer than units, and no compiler is waited for in vain."""
+        if columns_above(problem) >= problem.units:
+            return False
         size, dtype = (problem.samples, problem.units), problem.pre_activation.dtype
         return worth_compiling(*size) or at_hand(
             "newton_rows", "newton_rows", kind=dtype, links=len(problem.links)
@@ -170,11 +173,6 @@ class SharedHessian(OfLinks):
     others: dict[str, Any]
 
     @cached_property
-    def single(self) -> Array:
-        """H in float32."""
-        return self.hessian.astype(np.float32)
-
-    @cached_property
     def panels(self) -> Array:
         """H for sweeps."""
         from .descent_rows import panelled
@@ -194,9 +192,9 @@ class CompiledDescent(_OnRamps[SharedHessian]):
     """Solves a state fit below quadratic links by coordinate descent, where steps are few.
 
     Sixteen samples at a time in vector registers where few sweeps over the units do. Else sample
-    by sample: float32 finds the pieces of phi on which the states are, and a Cholesky factor of
-    A A' on the free units their minimizer in float64; pieces that it contradicts change, as in
-    block principal pivoting (Kim and Park, 2011), fastest where few states are free or the start
+    by sample: a few sweeps tell the pieces of phi on which the states are, and a Cholesky factor
+    of A A' on the free units their minimizer; pieces that it contradicts change, as in block
+    principal pivoting (Kim and Park, 2011), fastest where units or free states are few or the start
     is nearly optimal. Some samples tell, and `Dual` or `Proximal` take what they are faster at.
 
     Attributes:
@@ -267,8 +265,7 @@ class CompiledDescent(_OnRamps[SharedHessian]):
 
         def alone(part: slice, budget: float) -> tuple[float, Array]:
             right, goal, z = begun(part)
-            parts = shared.hessian, shared.single, right, rest, goal
-            used: float = descend(*parts, budget * len(z), z)
+            used: float = descend(shared.hessian, right, rest, goal, budget * len(z), z)
             return used / len(z), z
 
         def together(part: slice, most: int) -> tuple[int, Array]:
@@ -287,18 +284,15 @@ class CompiledDescent(_OnRamps[SharedHessian]):
 
             return value if all(in_threads(work, *value.shape)) else None
 
-        try:
-            if problem.samples <= _SWEPT:
-                return all_by(alone, max(_PATIENCE * shared.work, _CALLED / problem.samples))
-            used, _ = alone(_some(problem, _PROBED), shared.work)
-            most = int(min(_SWEEP * min(used, shared.work) / problem.units**2, _SWEEPS))
-            sweeps, _ = together(_some(problem, _SWEPT), most)
-            found = all_by(together, 2 * most) if sweeps < math.inf else None
-            if found is None and used < math.inf:
-                found = all_by(alone, _PATIENCE * shared.work)
-            return found
-        except np.linalg.LinAlgError:  # numbers overflow
-            return None
+        if problem.samples <= _SWEPT or problem.units <= _FEW:
+            return all_by(alone, max(_PATIENCE * shared.work, _CALLED / problem.samples))
+        used, _ = alone(_some(problem, _PROBED), shared.work)
+        most = int(min(_SWEEP * min(used, shared.work) / problem.units**2, _SWEEPS))
+        sweeps, _ = together(_some(problem, _SWEPT), most)
+        found = all_by(together, 2 * most) if sweeps < math.inf else None
+        if found is None and used < math.inf:
+            found = all_by(alone, _PATIENCE * shared.work)
+        return found
 
 
 def rest_of(line: Ramp, units: int) -> Any:
@@ -437,8 +431,8 @@ class CoordinateDescent(Solver[WeightFit, Weights, None]):
     """Solves a quadratic weight fit with a penalty of entries or of rows, by its Gram matrix.
 
     With H the Gram matrix about the mean of X and q what it pulls to, every unit is
-    min w'Hw / 2 - <q, w> + penalty(w): coordinate descent in float32 finds which entries are zero,
-    at an end or free, and a Cholesky factor of H there what they are in float64; entries that
+    min w'Hw / 2 - <q, w> + penalty(w): coordinate descent finds which entries are zero, at an
+    end or free, and a Cholesky factor of H there what the free ones are; entries that
     contradict it change (Kim and Park, 2011, for nonnegative ones). Rows of a `GroupLasso` are
     minimized over one after another. What takes too long is left to `ProximalWeights`.
 
@@ -485,12 +479,9 @@ class CoordinateDescent(Solver[WeightFit, Weights, None]):
     ) -> Solution[Weights]:
         """Return the minimizer to the tolerance; the solution names the solver that found it."""
         started = time.perf_counter()
-        try:
-            solution = super().solve(problem, start, cache)
-            if solution.status is Status.SOLVED:
-                return solution
-        except np.linalg.LinAlgError:  # inputs that are sums of others
-            pass
+        solution = super().solve(problem, start, cache)
+        if solution.status is Status.SOLVED:
+            return solution
         solution = solved_by(problem, ("proximal-weights",), start, self.tolerance)
         return replace(solution, seconds=time.perf_counter() - started)
 
@@ -524,12 +515,11 @@ class CoordinateDescent(Solver[WeightFit, Weights, None]):
 
         low, high = (array(end.expand(len(whole), -1).T) for end in (found.low, found.high))
         rest = Rest(low, high, found.square, found.square, found.kink)
-        parts = whole, whole.astype(np.float32)
 
         def work(part: slice) -> float:
             own: Any = rest if len(low) == 1 else rest._replace(low=low[part], high=high[part])
             budget = _LONGEST * 2.0 * len(whole) ** 2 * len(z[part])
-            used: float = descend(*parts, b[part], own, goal, budget, z[part])
+            used: float = descend(whole, b[part], own, goal, budget, z[part])
             return used
 
         return max(in_threads(work, *z.shape))

@@ -106,7 +106,7 @@ def test_without_numba_or_a_place_for_its_code_torch_serves(
     assert not loops.has_numba()
     found = [solve(problem) for problem in problems]
     loops.has_numba.cache_clear()
-    assert [one.solver for one in expected] == ["compiled-newton", "compiled-simplex"]
+    assert [one.solver for one in expected] == ["compiled-descent", "compiled-simplex"]
     assert [one.solver for one in found] == ["proximal", "simplex-dual"]
     for one, other in zip(found, expected, strict=True):
         assert one.objective == pytest.approx(other.objective, rel=1e-10)
