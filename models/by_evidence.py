@@ -133,7 +133,7 @@ class _BehindError(Exception):
 
 @dataclass
 class _Search:
-    """Fits, all with their evidence and the one of the largest, with the warnings that it gave."""
+    """Fits: how many, those of nearly the largest evidence, and of the best what it warned of."""
 
     make: Callable[[Candidate], LiftedMLP]
     fit: Callable[..., object]
@@ -142,7 +142,8 @@ class _Search:
     model: LiftedMLP | None = None
     candidate: Candidate | None = None
     told: Sequence[warnings.WarningMessage] = field(default_factory=list)
-    tried: list[tuple[float, Candidate, LiftedMLP]] = field(default_factory=list)
+    count: int = 0
+    near: list[tuple[float, Candidate, LiftedMLP]] = field(default_factory=list)
 
     def tries(self, candidate: Candidate, least: float = 0.0) -> bool:
         """Fit a network, and say whether it is the best so far by more than so much.
@@ -170,11 +171,13 @@ class _Search:
             warnings.simplefilter("always", FitWarning)
             self.fit(model, on_step=follow)
             found, noise = _evidence(model)
-        self.tried.append((found, candidate, model))
         better = self.model is None or found > self.evidence + least
         if better:
             self.evidence, self.noise, self.model, self.told = found, noise, model, told
             self.candidate = candidate
+        self.count += 1
+        near = [*self.near, (found, candidate, model)]
+        self.near = [one for one in near if one[0] > self.evidence - _LIKELY]
         return better
 
 
@@ -210,10 +213,7 @@ def fit_by_evidence(
         cut = _choose(search, size, data, activations, deep)
     model, found = search.model, search.candidate
     assert model is not None and found is not None  # the first is, at least
-    near = [
-        other for evidence, candidate, other in search.tried
-        if candidate.power is found.power and evidence > search.evidence - _LIKELY
-    ]  # fmt: skip
+    near = [other for _, candidate, other in search.near if candidate.power is found.power]
     if near:  # or there is no noise
         widen(model, near)
     if found.power is not None:
@@ -222,7 +222,7 @@ def fit_by_evidence(
     layers = " in each of two layers" if found.size.layers > 1 else ""
     model.tell_reason(
         f"{found.size.units} units of {found.activation!r}{layers}{of_powers} have the largest "
-        f"evidence of {len(search.tried)} fits{cut}"
+        f"evidence of {search.count} fits{cut}"
     )
     for warning in search.told:
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

@@ -80,7 +80,9 @@ class _Feedforward(Estimator):
         self, data: tuple[Rows, Rows, Any], outputs: int, fit: Callable[[Lifted], object]
     ) -> Lifted | None:
         if self.warm_start and self.__sklearn_is_fitted__() and getattr(self.model_, "skip", False):
+            spread = self.model_._known.spread  # of several fits, which are not made again
             fit(self.model_)
+            self.model_._fit = replace(self.model_._known, spread=spread)
             return self.model_
         given = (getattr(self, name) for name in _SIZED)
         own = self.missing or self.within or getattr(self, "convex", False)

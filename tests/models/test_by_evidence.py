@@ -149,8 +149,9 @@ def test_a_setting_of_ones_own_has_the_size_that_it_had() -> None:
 def test_a_warm_start_goes_on_with_the_size_that_was_chosen() -> None:
     x, y = make_friedman1(150, noise=1.0, random_state=0)
     model = LiftedRegressor(random_state=0, max_iter=10, warm_start=True).fit(x, y)
-    chosen, before = sizes(model), model.score(x, y)
+    chosen, before, spread = sizes(model), model.score(x, y), model.model_._known.spread
     assert sizes(model.fit(x, y)) == chosen
+    assert model.model_._known.spread == spread > 1  # of several fits, which are not made again
     assert model.score(x, y) > before - 0.05  # the evidence may give some of the fit back
 
 
