@@ -14,6 +14,7 @@ from functools import cache
 from threading import Lock
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -72,6 +73,15 @@ def add_square(total: Tensor, rows: Tensor) -> None:
         sums += blas.ssyrk(1.0, turned, lower=True)
 
 
+def add_squares(total: Tensor, rows: Tensor) -> None:
+    """Add the sums of squares of the columns of rows to a total in float64, (columns,)."""
+    if total.device.type != "cpu":
+        total += rows.square().sum(0)
+    else:
+        found = rows.numpy()
+        total += torch.from_numpy(np.einsum("ij,ij->j", found, found))  # with no square kept
+
+
 def square_of_rows(rows: Tensor) -> Tensor:
     """Return X X', (rows, rows), of X (rows, columns) in float64."""
     if rows.device.type != "cpu":
@@ -122,14 +132,21 @@ def solved(factor: Tensor, right: Tensor) -> Tensor:
 @contextmanager
 def threads(operations: float, most: int | None = None) -> Iterator[None]:
     """Let BLAS have as many threads as torch has, or fewer, where it would take more than one."""
-    if operations < _FEW or not _LIMITED.acquire(blocking=False):
+    most = most or torch.get_num_threads()
+    if operations < _FEW or _has(most) or not _LIMITED.acquire(blocking=False):
         yield
         return
     try:
-        with _controller().limit(limits=most or torch.get_num_threads(), user_api="blas"):
+        with _controller().limit(limits=most, user_api="blas"):
             yield
     finally:
         _LIMITED.release()
+
+
+def _has(count: int) -> bool:
+    """Say whether BLAS has so many threads already, which takes a tenth of a limit's time."""
+    found = _controller().lib_controllers
+    return all(one.num_threads == count for one in found if one.user_api == "blas")
 
 
 @cache

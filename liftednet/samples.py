@@ -13,7 +13,7 @@ from torch import Tensor
 
 from liftednet import processes
 from liftednet.errors import DataError
-from liftednet.products import add_product, add_square, threads
+from liftednet.products import add_product, add_square, add_squares, threads
 from liftednet.validation import require_finite, require_matrix
 
 _ENTRIES = 1 << 17  # half a megabyte of float32, of which a solve holds some ten
@@ -293,8 +293,9 @@ class Design:
         A chunk that is made stands in one place with the next: it is good until that is asked for.
         """
         step, features, inputs = self._step(beside), self.features, self.inputs.detach()
-        made = self.bias or inputs.dtype is not self._type
-        buffer = inputs.new_ones(step if made else 0, features + self.bias, dtype=self._type)
+        made = self.bias or inputs.dtype is not self._type or self.shift is not None
+        buffer = inputs.new_empty(step if made else 0, features + self.bias, dtype=self._type)
+        buffer[:, features:] = 1
         for first in range(0, self.samples, step):
             part = slice(first, min(first + step, self.samples))
             if not made:
@@ -375,10 +376,11 @@ class Design:
         """The diagonal of the Gram matrix, the square of the length of every column."""
         if "gram" in self.__dict__:
             return self.gram.diagonal()
-        squares = self.inputs.new_zeros(self.features + self.bias, dtype=torch.float64)
-        for part, chunk in self.rows():
-            squares += self.weighed(chunk.square(), part).sum(0)
-        return processes.total(squares)[0]
+        squares = self.inputs.new_zeros(self.features, dtype=torch.float64)
+        for part, chunk in replace(self, bias=False).rows():  # without ones, X as it stands
+            add_squares(squares, self._rooted(chunk, part))
+        squares = processes.total(squares)[0]
+        return torch.cat([squares, squares.new_full((int(self.bias),), self.mass)])
 
     def cross(self, targets: Tensor) -> Tensor:
         """Return [X - shift, 1]'V in float64."""

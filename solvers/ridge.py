@@ -194,7 +194,9 @@ def _from_samples(problem: WeightFit, system: Factor) -> Tensor:
     if center is not None:
         left = left - inputs @ shift
     mean = left.mean(0) if design.bias else left.new_zeros(())
-    move = (system.solve(left - mean).T @ inputs).T  # of samples whose sum is 0: X need no center
+    found = system.solve(left - mean)  # of samples whose sum is 0: X need no center
+    move = (torch.nn.functional.pad(found, (0, 1), value=1.0).T @ inputs).T  # with the sum of X
     if not design.bias:
-        return move + shift
-    return torch.cat([move + shift, (mean - inputs.mean(0) @ move).unsqueeze(0)])
+        return move[:, :-1] + shift
+    off = mean - move[:, -1] @ move[:, :-1] / len(inputs)
+    return torch.cat([move[:, :-1] + shift, off.unsqueeze(0)])

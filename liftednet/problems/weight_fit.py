@@ -292,7 +292,8 @@ class WeightFit(Fit[Weights]):
         entries = self.design.mass * stacked.numel() ** 2  # alike on every process
         if not most > told or (entries > _MOST and not self.by_gram):
             return told
-        system, curved = self.lam * self.hessian(self.outputs(stacked), 0.0), torch.zeros_like(off)
+        u = stacked if self.by_gram else self.outputs(stacked)  # a Gram matrix asks for no outputs
+        system, curved = self.lam * self.hessian(u, 0.0), torch.zeros_like(off)
         curved[:rows] = curvature
         system.diagonal().add_(curved.flatten())
         lost = float((off * stacked).abs().masked_fill(free, 0.0).sum())
