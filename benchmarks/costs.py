@@ -7,7 +7,7 @@ shuffled rows, its inputs centered. "rows" to "steps" vary one number of 10,000 
 numbers, 100 units, one hidden layer and one pass; the exponent is that of the last two points, and
 memory is what the process grows by beyond the data. "threads" are seconds of the wall. "first" are
 first calls in a process, without what Numba keeps and with it; "import" is the wall beside that of
-what has to be imported at least.
+what has to be imported at least, and the same in processor time.
 
 Run it with `python -m benchmarks.costs [kind ...]`, which goes on where it was interrupted. Medians
 of five, interleaved; the picture is results/costs.png.
@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -95,7 +96,7 @@ def measured(run: Run) -> dict[str, float]:
     """Return the seconds of a run, in a process of its own."""
     own = {"OMP_NUM_THREADS": str(run.threads), "MKL_NUM_THREADS": str(run.threads)}
     if run.kind == "import":
-        return {"seconds": _imported(run.method)}
+        return _imported(run.method)
     with tempfile.TemporaryDirectory() as empty:
         if run.size == "none":
             own["NUMBA_CACHE_DIR"] = empty
@@ -107,7 +108,7 @@ def measured(run: Run) -> dict[str, float]:
     return found
 
 
-def _imported(name: str) -> float:
+def _imported(name: str) -> dict[str, float]:
     code = dict(IMPORTS.values()).get(name, name)
     command = [sys.executable, "-c", code]
     with tempfile.TemporaryDirectory() as folder:
@@ -120,9 +121,13 @@ def _imported(name: str) -> float:
             )
             subprocess.run([sys.executable, "-W", "ignore", "-c", made, path], check=True)
             command = [sys.executable, "-m", "liftednet", "show", path]
-        began = time.perf_counter()
+        began, before = time.perf_counter(), _children()
         subprocess.run(command, check=True, capture_output=True)
-        return time.perf_counter() - began
+        return {"seconds": time.perf_counter() - began, "processor": _children() - before}
+
+
+def _children() -> float:
+    return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
 
 
 def one(run: Run) -> dict[str, float]:
@@ -243,10 +248,11 @@ def _first(run: Run) -> Callable[[], Any]:
 def table(found: list[Record[Run]]) -> list[str]:
     """Return the lines of the table."""
     lines = [
-        "| kind | what | size | seconds | beside | ratio | MB | exponent |",
-        f"|{' --- |' * 8}",
+        "| kind | what | size | seconds | beside | ratio | MB | exponent | CPU s | ratio |",
+        f"|{' --- |' * 10}",
     ]
     told: dict[Run, float] = {}
+    spent: dict[Run, float] = {}
     for record in found:
         run = record.settings
         key = Run(run.kind, run.method, run.size, run.threads)
@@ -254,10 +260,12 @@ def table(found: list[Record[Run]]) -> list[str]:
             found, kind=run.kind, method=run.method, size=run.size, threads=run.threads
         )
         told[key] = median(one.outcome["seconds"] for one in alike)
+        spent[key] = median(one.outcome.get("processor", math.nan) for one in alike)
     for run, seconds in told.items():
-        beside, exponent = math.nan, math.nan
+        beside, exponent, least = math.nan, math.nan, math.nan
         if run.kind == "import":
-            beside = told.get(Run("import", IMPORTS.get(run.method, ("",))[0], ""), math.nan)
+            needed = Run("import", IMPORTS.get(run.method, ("",))[0], "")
+            beside, least = told.get(needed, math.nan), spent.get(needed, math.nan)
         elif run.threads == 2:
             beside = told.get(Run(run.kind, run.method, run.size), math.nan)
         elif run.kind in ("fit", "rows") and run.method == "liftednet":
@@ -271,7 +279,8 @@ def table(found: list[Record[Run]]) -> list[str]:
         alike = matching(found, kind=run.kind, method=run.method, size=run.size)
         memory = max(one.outcome.get("megabytes", math.nan) for one in alike)
         size = f"{run.size}, {run.threads} threads" if run.kind == "threads" else run.size
-        numbers = (beside, seconds / beside, memory, exponent)
+        used = spent[run]
+        numbers = (beside, seconds / beside, memory, exponent, used, used / least)
         shown = ["" if math.isnan(x) else f"{x:.3g}" for x in numbers]
         lines.append(
             f"| {run.kind} | {run.method} | {size} | {seconds:.3g} | {' | '.join(shown)} |"
