@@ -116,6 +116,7 @@ class ConstraintReport:
         apart: of each constraint that speaks of groups or rates of a classifier, what it is in
             decisions, probabilities and scores on the training samples; else None.
         held_out: what rows that were set aside show, where a confidence was asked for.
+        steps: whether rows are steps of sequences, which no confidence speaks of.
 
     Example:
         >>> import torch
@@ -139,6 +140,7 @@ class ConstraintReport:
     loss: float
     apart: tuple[Apart | None, ...]
     held_out: HeldOut | None = None
+    steps: bool = False
 
     def __str__(self) -> str:
         """Return some lines for each constraint, and what all of it does not say."""
@@ -160,7 +162,8 @@ class ConstraintReport:
         )
         known = f"mean loss: training {self.loss:.4g}"
         if self.held_out is None:
-            shown = all(isinstance(one, RateConstraint) for one in self.constraints)
+            rates = all(isinstance(one, RateConstraint) for one in self.constraints)
+            shown = rates and not self.steps
             ask = ": ask for confidence=0.95" if shown else ""
             lines.append(f"{known}; of new rows this says nothing{ask}.")
         else:

@@ -460,6 +460,8 @@ def hold(
     blocks = model._blocks_at(fitted.structure, data, fitted.weights)
     if scored and not trained and len((limits := held.problem(blocks).limits).lower):
         _go_on(model, limits, progress, on_step, brief)
+        if brief:
+            return
         blocks = model._blocks_at(fitted.structure, data, model._known.weights)
     if rates:
         counts = numbers(model.network, data)
@@ -492,6 +494,7 @@ def hold(
         tuple(constraints), broken(bound, labels, scores), tuple(unit * dual for dual in duals),
         unit * objective, unit * gap, residual, solver, loss_of(model, scores, data),
         tuple(apart_of(one, labels, scores) for one in constraints),
+        steps=rows._lengths is not None,
     )  # fmt: skip
     model._fit = replace(model._fit, method=None, laplace=None, report=report)
     _warn_of_missed_rates(report)

@@ -25,7 +25,7 @@ from liftednet.sets.polyhedron import Array
 from liftednet.sets.rates import Comparison, RateConstraint, kinds_of, rate_limits
 
 from .constraint_report import HeldOut, Verdict, apart_of
-from .constraints import loss_of, numbers, parted, refuse_unmet
+from .constraints import ScoredRows, loss_of, numbers, parted, refuse_unmet
 from .rates import chances, decided
 
 if TYPE_CHECKING:
@@ -224,9 +224,9 @@ def fit_with_warranty(
         **others: of `fit`.
     """
     X, y, lengths, sample_weight = given
-    if isinstance(X, DataLoader) or lengths is not None:
+    if isinstance(X, DataLoader):
         raise DataError("confidence sets rows aside: give X and y as arrays, one row a sample.")
-    raw = model._data(X, y)
+    raw = model._data(X, y, lengths)
     scored, rates = parted(constraints)
     if scored:
         raise DataError(
@@ -240,11 +240,18 @@ def fit_with_warranty(
         )
     refuse_unmet(model.network, rates, raw)
     labels, classes = numbers(model.network, raw)
+    if len(labels) != len(y):
+        raise DataError(
+            f"confidence is of rows drawn independently, and steps of a sequence are not: {len(y)} "
+            f"sequences have {len(labels)} labels. Give one for each sequence, or no confidence."
+        )
+    labels = ScoredRows(model.network, raw).of_samples(labels)
     rows, aside = set_aside(rates, labels, classes, asked.share, model._generator())
     new = [one.taken(aside) for one in rates]
     if asked.strict:
         refuse_too_few(new, labels[aside], classes, asked.confidence)
-    weights = None if sample_weight is None else taken(sample_weight, rows)
+    parts = sample_weight, lengths
+    weights, steps = (None if part is None else taken(part, rows) for part in parts)
     some, held = (taken(X, rows), taken(y, rows), weights), [one.taken(rows) for one in rates]
     errors = errors_aside(asked.confidence, len(rates), asked.share)
     if other is not None and (found_model := other(some, held, errors)) is not None:
@@ -252,10 +259,12 @@ def fit_with_warranty(
     else:
         model.errors_aside = errors
         try:
-            model.fit(*some[:2], sample_weight=weights, constraints=held, **others)
+            model.fit(*some[:2], lengths=steps, sample_weight=weights, constraints=held, **others)
         finally:
             model.errors_aside = 1.0
-    scores = model.scores(taken(X, aside))
+    scores = model.scores(
+        taken(X, aside), lengths=None if lengths is None else taken(lengths, aside)
+    )
     found = verdicts(new, labels[aside], scores, asked.confidence)
     known = model._known
     assert known.report is not None  # of the constraints just held

@@ -227,7 +227,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         X, target, weights = data
         asked = Asked(told["confidence"], told["held_out"], told["strict"])
         return fit_with_warranty(
-            self._start(outputs), (X, target, None, weights), told["constraints"], asked, other,
+            self._start(outputs), (X, target, told.get("lengths"), weights), told["constraints"],
+            asked, other,
             progress=bool(self.verbose),
         )  # fmt: skip
 

@@ -69,6 +69,9 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
         sample_weight: ArrayLike | None = None,
         lengths: ArrayLike | None = None,
         constraints: Constraints = (),
+        confidence: float | None = None,
+        held_out: float = 0.3,
+        strict: bool = False,
     ) -> Self:
         """Fit the network.
 
@@ -80,6 +83,10 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
             constraints: of `liftednet.constraints`, as `LiftedClassifier.fit` takes them. Their
                 rows are sequences, or where y has labels of steps all steps of the first sequence,
                 then of the second; `Rising` and `Total` speak of the steps of each.
+            confidence: with which rates shall hold on new sequences, which have one label each;
+                it, `held_out` and `strict` as in `Lifted.fit`.
+            held_out: the share of the sequences that is set aside for it.
+            strict: whether there is no model where it is not shown.
 
         Raises:
             DataError: X, y, lengths or a setting cannot be used.
@@ -110,7 +117,8 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
         target[valid] = numbered(labels[valid], self.classes_)
         return self._learn(
             X, target, len(self.classes_), weights, lengths=lengths,
-            constraints=self._numbered(constraints),
+            constraints=self._numbered(constraints), confidence=confidence, held_out=held_out,
+            strict=strict,
         )  # fmt: skip
 
     def _held_at_best_size(self, *_: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_diabetes
 
 from liftednet.constraints import (
     Bounds,
@@ -78,3 +79,22 @@ def test_fits_of_few_rows_and_without_constraints_keep_their_rho() -> None:
     held = LiftedMLP((1, 3, 1), loss=SquaredError()).fit(x, x**2, constraints=[Budget(9.0)])
     pairs = zip(free.structure.penalties.values(), held.structure.penalties.values(), strict=True)
     assert all(a.curvature == b.curvature for a, b in pairs)
+
+
+def test_orders_of_pairs_take_the_rho_at_which_new_pairs_keep_to_them() -> None:
+    x, y = map(torch.from_numpy, load_diabetes(return_X_y=True, scaled=True))
+    x, y = x / x.std(0), ((y - y.mean()) / y.std()).unsqueeze(1)
+    rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    higher = x[rows][:, [2, 3, 8]]
+    pairs = (higher[:, None] < higher[None]).all(-1)
+    seen, new = (part.nonzero()[::40].numpy() for part in (pairs[:331, :331], pairs[331:, 331:]))
+    off, losses = [], []
+    for rho in (None, 1.0):
+        model = LiftedMLP((10, 20, 1), loss=SquaredError(), standardize=False, rho=rho)
+        model.fit(x[rows[:331]], y[rows[:331]], constraints=[Order(seen)])
+        assert rho or "9 times its rho" in repr(model)
+        scores = model.scores(x[rows[331:]])
+        off += violations([Order(new)], scores)
+        losses.append(float((scores - y[rows[331:]]).square().mean()))
+    assert off[0] < off[1] / 2
+    assert losses[0] < losses[1]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from liftednet import FitWarning, LiftedClassifier, LiftedRegressor
+from liftednet import FitWarning, LiftedClassifier, LiftedRegressor, LiftedSequenceClassifier
 from liftednet.constraints import Budget, GroupMeans, GroupProbabilities, GroupRates, Rate
 from liftednet.errors import DataError, SolverError
 from liftednet.losses import BinaryCrossEntropy, SquaredError
@@ -128,6 +128,30 @@ def test_evidence_chooses_the_size_under_a_confidence_on_the_rows_that_train() -
     assert held.verdicts[0].seen == pytest.approx(seen)
     known = model.model_._known.data
     assert known is not None and len(known) == 300 - len(held.rows)
+
+
+def test_sequences_set_aside_say_whether_rates_hold_and_steps_do_not() -> None:
+    generator = np.random.default_rng(3)
+    x, group = generator.standard_normal((160, 4, 2)), generator.integers(0, 2, 160)
+    lengths = 2 + np.arange(160) % 3  # sums run over the steps there are
+    sums = (x[..., 0] * (np.arange(4) < lengths[:, None])).sum(1)
+    y, asked = (sums + group > 0.5).astype(int), [GroupRates(group, 0.3)]
+    model = LiftedSequenceClassifier((5,), max_iter=3, random_state=0)
+    model.fit(x, y, lengths=lengths, constraints=asked)
+    assert "ask for confidence=0.95" in str(model.model_.constraint_report())
+    model.fit(x, y, lengths=lengths, constraints=asked, confidence=0.9)
+    held = model.model_.constraint_report().held_out
+    assert held is not None
+    hit = model.predict(x[held.rows], lengths[held.rows]) == 1
+    assert held.verdicts[0].seen == pytest.approx(gap(hit, group[held.rows]))
+    right = model.predict_proba(x[held.rows], lengths[held.rows])[range(len(hit)), y[held.rows]]
+    assert held.loss == pytest.approx(-np.log(right).mean(), rel=1e-5)
+    steps = np.repeat(y[:, None], 4, 1)
+    rates = [GroupRates(np.repeat(group, lengths), 0.3)]
+    model.fit(x, steps, lengths=lengths, constraints=rates)
+    assert "confidence" not in str(model.model_.constraint_report())
+    with pytest.raises(DataError, match="steps of a sequence are not: 160 sequences have"):
+        model.fit(x, steps, lengths=lengths, constraints=rates, confidence=0.9)
 
 
 def test_asked_strictly_there_is_no_model_without_proof() -> None:
