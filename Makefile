@@ -3,6 +3,7 @@ PYTHON ?= python3
 # Of 17,000 files that are installed a quarter is ever imported: Python compiles these when they are.
 PIP := -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 BIN := .venv/bin
+EXTRAS ?= test
 INSTALLED := .venv/.installed
 INSTALLED_DOCS := .venv/.installed-docs
 SINGLE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
@@ -61,8 +62,8 @@ $(INSTALLED): setup.cfg pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or \
 		sys.exit("$(OLD_PYTHON)" % sys.version.split()[0])'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python $(PIP) -e ".[test]"
-	@touch $@
+	$(BIN)/python $(PIP) -e ".[$(EXTRAS)]"
+	@touch $@ $(if $(findstring docs,$(EXTRAS)),$(INSTALLED_DOCS))
 
 $(INSTALLED_DOCS): $(INSTALLED)
 	$(BIN)/python $(PIP) -e ".[docs]"
