@@ -328,7 +328,7 @@ def test_steps_across_kinks_go_on_from_any_of_them():
     x = torch.randn(40, 3, generator=generator, dtype=torch.float64)
     y = (x[:, :1] * x[:, 1:2]).abs()
     model = LiftedMLP(
-        (3, 10, 10, 1), ReLU(), SquaredError(), rho=0.1, method=GaussNewton(2), standardize=False,
+        (3, 6, 6, 1), ReLU(), SquaredError(), rho=0.1, method=GaussNewton(2), standardize=False,
         dtype=torch.float64,
     ).fit(x, y)  # fmt: skip
     forward = forward_of(model._blocks)

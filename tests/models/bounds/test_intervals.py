@@ -27,7 +27,7 @@ def product(a, b):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_derivatives_of_linear_networks_enclose_the_exact_ones(dtype):
     """Products and multiples in float64 are off by rounding: the exact ones are rational."""
-    for seed in range(30):
+    for seed in range(10):
         torch.manual_seed(seed)
         layers = [nn.Linear(3, 5), nn.Linear(5, 4), nn.Linear(4, 2)]
 
