@@ -35,6 +35,7 @@ PROBLEMS = {
     "tight-states": tight_states.comparisons,
 }
 ROUNDS = 3
+PER_ROW = "date", "load", "processor"
 
 
 def earlier() -> list[Row]:
@@ -48,15 +49,16 @@ def earlier() -> list[Row]:
 def write(found: list[Row], where: dict[str, str]) -> None:
     """Write what was found, in place of the earlier rows of the same problem; losses first."""
     RESULTS.mkdir(exist_ok=True)
-    measured = f"{where['date'][:10]}, load {where['load'].split()[0]}, seed {drawn_seed()}"
+    measured = f"{where['date'][:10]}, {where['processor'].rpartition(',')[0]}, "
+    measured += f"load {where['load'].split()[0]}, seed {drawn_seed()}"
     found = [replace(row, measured=measured) for row in found]
     rows = [row for row in earlier() if row.problem != found[0].problem] + found
     leads = {row.problem: _lead(row.problem, rows) for row in rows}
     rows.sort(key=lambda row: (leads[row.problem], row.problem))
     document = {"machine": where, "rounds": ROUNDS, "rows": [asdict(row) for row in rows]}
     (RESULTS / "solvers.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    fixed = ", ".join(f"{k}: {v}" for k, v in where.items() if k not in ("date", "load"))
-    lines = ["# Fit solvers", "", f"{fixed}; day and load before the first run stand with each."]
+    fixed = ", ".join(f"{k}: {v}" for k, v in where.items() if k not in PER_ROW)
+    lines = ["# Fit solvers", "", f"{fixed}; the rest of what it ran on stands with each."]
     lines += [
         f"Medians of {ROUNDS} interleaved runs after one that is not counted. What is not of a"
     ]

@@ -22,7 +22,7 @@ _CHUNK_ENTRIES = 300_000  # of float64 at a time: what caches hold
 _LOOK = 256  # samples that tell where the columns of X lie
 _FAR = 2.0  # standard deviations of a column from 0, beyond which its mean costs digits
 _MANY = 128  # columns from which Lanczos finds an eigenvalue sooner
-_ROUGH_ROWS = 512  # of a chunk in float32, whose sums round by 1e-7
+_ROUGH_ROWS = 384  # of a chunk in float32, whose sums round by 1e-7: few enough to be certified
 
 
 def row_chunks(

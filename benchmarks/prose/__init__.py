@@ -120,7 +120,7 @@ def solvers() -> str:
     return "\n".join(lines)
 
 
-_MACHINE = ("processor", "threads", "torch", "python")
+_MACHINE = ("threads", "torch", "python")
 
 
 @cache

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -226,9 +226,9 @@ class CompiledDescent(_OnRamps[SharedHessian]):
         if previous is not None and previous.serves(problem):
             return previous
         weights, scales = kept(problem)
-        hessian = torch.zeros(problem.units, problem.units, dtype=torch.float64)
-        for link, scale in zip(problem.links, scales, strict=True):
-            hessian += scale * square_of_rows(link.weight.double())
+        squares = (square_of_rows(link.weight.double()) for link in problem.links)
+        parts = (square.mul_(scale) for square, scale in zip(squares, scales, strict=True))
+        hessian = reduce(torch.Tensor.add_, parts)
         return SharedHessian(weights, scales, hessian.numpy(), columns_above(problem), {})
 
     def solve(
