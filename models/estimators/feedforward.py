@@ -246,7 +246,7 @@ class _Feedforward(Estimator):
                 found: Rows = validate_data(self, X, reset=False, **self._checks)
             else:
                 validate_data(self, X, skip_check_array=True, reset=False)
-                found = check_array(self._kinds.encoded(X), **self._checks)
+                found = check_array(self._kinds.encoded(X), input_name="X", **self._checks)
         return found
 
     def _of_numbers(self, X: Any) -> Any:

@@ -372,6 +372,9 @@ def test_kinds_that_cannot_be_used_are_refused():
         found.predict(np.zeros((3, 3)))
     with pytest.raises(DataError, match="feature names"):
         found.predict(frame[["kind", "size", "color"]])
+    infinite = frame.assign(size=np.where(np.arange(120) == 4, np.inf, frame["size"]))
+    with pytest.raises(DataError, match=r"infinity.*in row 4, column size \(inf\)"):
+        found.predict(infinite)
     with pytest.raises(DataError, match="'name' of X has 120 kinds in 120 rows"):
         LiftedRegressor((4,)).fit(frame.assign(name=[f"row {n}" for n in range(120)]), y)
     with pytest.raises(DataError, match="'kind' names kinds, which have no order"):
