@@ -284,9 +284,10 @@ class BatchSteps:
 
     def _replayed(self, batch: Batch, rate: float, samples: int, weight: float) -> Tensor | None:
         """Take a step by replaying a graph, or return None where it has to be a plain one."""
+        if not serves(batch.rows) or processes.size() > 1 or self.worst is not None:
+            return None
         pairs = zip(self._metrics, self._pulls(samples * weight), strict=True)
-        ready = serves(batch.rows) and processes.size() == 1 and self.worst is None
-        if not ready or not all(metric.scaled_for(pull) for metric, pull in pairs):
+        if not all(metric.scaled_for(pull) for metric, pull in pairs):
             return None
         self._graphs = self._graphs or StepGraphs(self)
         loss = self._graphs.step(batch, rate, samples, weight, self._looking)

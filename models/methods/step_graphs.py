@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
@@ -123,7 +124,9 @@ def recorded(work: Callable[[], None], device: torch.device) -> Callable[[], Non
         here, side = torch.cuda.current_stream(), torch.cuda.Stream()
         side.wait_stream(here)
         before = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("error")  # a recording that failed would leave its memory
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a mode that does not find every read
+            torch.cuda.set_sync_debug_mode("error")  # a recording that fails leaves its memory
         try:
             with torch.cuda.stream(side):
                 for _ in range(_WARM):
