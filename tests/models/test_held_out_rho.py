@@ -88,7 +88,8 @@ def test_orders_of_pairs_take_the_rho_at_which_new_pairs_keep_to_them() -> None:
     higher = x[rows][:, [2, 3, 8]]
     pairs = (higher[:, None] < higher[None]).all(-1)
     seen, new = (part.nonzero()[::40].numpy() for part in (pairs[:331, :331], pairs[331:, 331:]))
-    off, losses = [], []
+    off: list[float] = []
+    losses: list[float] = []
     for rho in (None, 1.0):
         model = LiftedMLP((10, 20, 1), loss=SquaredError(), standardize=False, rho=rho)
         model.fit(x[rows[:331]], y[rows[:331]], constraints=[Order(seen)])
