@@ -235,11 +235,17 @@ class Process(Run):
     AS_FOR: ClassVar[dict[str, str]] = {}
 
     def train(self, task: Task) -> Predict:
-        """Take as long as it takes, which is stored."""
-        x, y, some = task.x.numpy(), task.y.numpy(), slice(int(self.rows))
-        kernel = RBF(np.ones(x.shape[1]), (1e-2, 1e3))
-        first = GaussianProcessRegressor(kernel, alpha=self.jitter).fit(x[some], y[some])
-        whole = GaussianProcessRegressor(first.kernel_, alpha=self.jitter, optimizer=None).fit(x, y)
+        """Take as long as it takes, which is stored; jitter grows until there is a factor."""
+        x, y, some, jitter = task.x.numpy(), task.y.numpy(), slice(int(self.rows)), self.jitter
+        while True:
+            kernel = RBF(np.ones(x.shape[1]), (1e-2, 1e3))
+            try:
+                first = GaussianProcessRegressor(kernel, alpha=jitter).fit(x[some], y[some])
+                whole = GaussianProcessRegressor(first.kernel_, alpha=jitter, optimizer=None)
+                whole.fit(x, y)
+                break
+            except np.linalg.LinAlgError:  # whose message asks for more
+                jitter *= 10
         return lambda new: torch.from_numpy(whole.predict(new.numpy()))[:, None]
 
 
