@@ -421,9 +421,7 @@ class ArrayBatches:
         data = self.data if self.redrawn is None else self.redrawn(self.generator)
         timeline = data.raw.values.get(TIME)
         if timeline is None or timeline.full:  # or lengths, which are on the CPU, are looked up
-            order = order.to(
-                data.like.device
-            )  # at once: every copy of a batch's would be waited for
+            order = order.to(data.like.device)  # at once, or every batch would wait for its copy
         for batch in order.tensor_split(len(self)):
             yield Batch(data, self._share.own(batch), len(batch))
 

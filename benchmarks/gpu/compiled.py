@@ -1,7 +1,7 @@
 """Compiles every kernel for compute capability 9.0, on a machine without a GPU.
 
-What a card would refuse shows here: what the compiler cannot read, registers that spill, tiles
-that are larger than shared memory.
+What a card would refuse shows here: what the compiler cannot read, and tiles that are larger than
+shared memory. Registers that spill are shown, and cost less than the tiles that would spill none.
 """
 
 from __future__ import annotations

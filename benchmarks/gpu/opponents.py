@@ -19,7 +19,6 @@ from liftednet.solvers.proximal import PrimalRows, Walk, advance, primal_rows
 _WARM = 3  # runs before a recording
 _STAGE = 5  # steps of a loop that are compiled or captured together
 _STAGES = 120  # at most, until a loop has lost
-_NEWTON = (4, 6, 10, 16, 24)  # steps of an output fit, of which the fewest that do are timed
 
 
 def captured(work: Callable[[], object], device: torch.device) -> Callable[[], object]:

@@ -30,7 +30,7 @@ from ..compiled.loops import ramp
 from ..state_links import largest, states_refusal, terms
 
 # Entries below which torch serves: compiling takes some four seconds once, and what it saves there
-# is ten milliseconds a fit, of the fifteen that it takes (an H100, from 50 x 10 on).
+# is ten milliseconds a fit, of the fifteen that it takes (trials on an H100, from 50 x 10 on).
 _FEWEST = 1 << 16
 _WIDEST = 256  # columns of a link whose gradient stays in registers
 _SHARE = 0.3  # of the tolerance, at which steps end: it holds for Z where they judge Y
@@ -291,9 +291,9 @@ class StateBlocks:
 
 
 _NARROW = StateBlocks(32, columns=32, warps=2, programs=4)  # for links of at most 32 columns
-# By the columns of all links, rounded up: the fastest of 20 on an H100. Wider links do not fit its
-# registers and shared memory; some registers spill above 64 columns, and blocks without it are
-# slower (6.1 ms against 6.6 at 300 below 100, 18 against 27 at 500 below 200).
+# By the columns of all links, rounded up: the fastest of 20 in trials on an H100. Wider links do not
+# fit its registers and shared memory; some registers spill above 64 columns, and blocks that spill
+# less are slower (6.6 ms for 6.1 at 300 below 100, 27 for 18 at 500 below 200).
 _STATE_BLOCKS = {
     64: _NARROW,
     128: StateBlocks(16, depth=16, least=32, warps=4, programs=2),
