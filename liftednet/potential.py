@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 from liftednet.activation import Activation
 from liftednet.errors import DataError, DeclarationError
@@ -95,8 +94,7 @@ class PotentialActivation(Activation):
 
     def rates(self, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Return phi'(u) = 1 / Phi''(v) and phi''(u) = -Phi'''(v) / Phi''(v)^3 at v = phi(u)."""
-        push, bend = self._derivatives(v)
-        turn = grad(lambda x: self._bend(x).sum())(v)
+        push, bend, turn = self._derivatives(v, 3)
         numbers = torch.finfo(v.dtype)
         rounding = 1e-7 * (1 + u.abs()) + 8 * numbers.eps * v.abs() * bend.abs()
         inside = (v > self.lower) & (v < self.upper) & bend.isfinite() & (bend > 0)
@@ -148,16 +146,22 @@ class PotentialActivation(Activation):
         return f"from_potential({name_of(self.function)}, {self.lower}, {self.upper})"
 
     def _slope(self, v: Tensor) -> Tensor:
-        found: Tensor = grad(lambda x: self.function(x).sum())(v)
-        return found
+        return self._derivatives(v, 1)[0]
 
-    def _bend(self, v: Tensor) -> Tensor:
-        found: Tensor = grad(lambda x: self._slope(x).sum())(v)
+    @torch.inference_mode(False)
+    @torch.enable_grad()
+    def _derivatives(self, v: Tensor, count: int = 2) -> list[Tensor]:
+        """Return Phi', Phi'' and so on at v; torch.func would load the compiler, for seconds."""
+        found: list[Tensor] = []
+        x = v.detach().clone().requires_grad_()
+        value = self.function(x).sum()
+        while len(found) < count:
+            more, slope = len(found) + 1 < count, torch.zeros_like(v)
+            if value.requires_grad:  # or it is of a line
+                (slope,) = torch.autograd.grad(value, x, create_graph=more, materialize_grads=True)
+            found.append(slope.detach())
+            value = slope.sum()
         return found
-
-    def _derivatives(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Return Phi' and Phi'' at v."""
-        return self._slope(v).detach(), self._bend(v).detach()
 
     def _root(self, target: Tensor, pull: Tensor, stiffness: Tensor) -> Tensor:
         """Return v in the domain with pull Phi'(v) + stiffness v = target, or its nearest end."""

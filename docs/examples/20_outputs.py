@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_diabetes
 
+from liftednet.activations import Tanh
 from liftednet.constraints import GroupMeans
 from liftednet.losses import SquaredError
 from liftednet.models import LiftedMLP
@@ -23,7 +24,7 @@ print(f"mean progression of the disease: {means[0]:.1f} and {means[1]:.1f}")
 def fitted(limit):
     """Return a network whose mean answers for the two groups differ by about a limit at most."""
     constraints = [] if limit is None else [GroupMeans(groups, within=limit / 2)]
-    model = LiftedMLP((10, 8, 1), loss=SquaredError(), rho=10.0, seed=0)
+    model = LiftedMLP((10, 8, 1), Tanh(), SquaredError(), rho=10.0, seed=0)
     return model.fit(x, y.unsqueeze(1), constraints=constraints)
 
 

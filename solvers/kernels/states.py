@@ -291,9 +291,9 @@ class StateBlocks:
 
 
 _NARROW = StateBlocks(32, columns=32, warps=2, programs=4)  # for links of at most 32 columns
-# By the columns of all links, rounded up: the fastest of 20 in trials on an H100. Wider links do not
-# fit its registers and shared memory; some registers spill above 64 columns, and blocks that spill
-# less are slower (6.6 ms for 6.1 at 300 below 100, 27 for 18 at 500 below 200).
+# By the columns of all links, rounded up: the fastest of 20 in trials on an H100. Wider links do
+# not fit its registers and shared memory; some registers spill above 64 columns, and blocks that
+# spill less are slower (6.6 ms for 6.1 at 300 below 100, 27 for 18 at 500 below 200).
 _STATE_BLOCKS = {
     64: _NARROW,
     128: StateBlocks(16, depth=16, least=32, warps=4, programs=2),

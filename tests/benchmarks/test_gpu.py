@@ -51,8 +51,7 @@ def test_every_kernel_compiles_for_a_hopper_card() -> None:
 
 
 def test_its_checks_pass_under_the_interpreter() -> None:
-    for case in islice(cases(TOY), 3):
-        assert check(case).passed
+    assert check(next(cases(TOY))).passed
     assert all(found(TOY).passed for found in (gram_check, large_check, replayed_check))
 
 

@@ -90,7 +90,7 @@ def test_steps_of_layers_with_signs_are_shorter_the_more_there_are():
         return _steps(full(sizes, sweeps=1, **options).fit(X, Y)).rate
 
     assert first(4, 6, 6, 3) == 0.3
-    signs = {"penalty": Nonnegative(), "rho": None}
+    signs = {"penalty": Nonnegative(1.0), "rho": None}
     assert [first(4, *hidden, 3, **signs) for hidden in ((6,), (6, 6))] == [2, 2 / 3]
 
 

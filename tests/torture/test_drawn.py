@@ -7,8 +7,8 @@ from importlib import import_module
 import pytest
 
 DRAWN = {
-    "exports": 0.02, "files": 0.04, "kills": 0.03, "subproblems": 0.005, "warranties": 0.002,
-    "workers": 0.03,
+    "exports": 0.02, "files": 0.02, "kills": 0.02, "subproblems": 0.003, "warranties": 0.002,
+    "workers": 0.02,
 }  # fmt: skip
 
 

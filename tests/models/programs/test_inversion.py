@@ -150,8 +150,8 @@ def test_exact_slopes_are_those_of_all_pieces_that_there_are() -> None:
     ids=repr,
 )
 def test_exact_slopes_are_attained_where_they_say(activation, gap) -> None:
-    parts = nn.Linear(2, 5), activation, nn.BatchNorm1d(5), nn.Linear(5, 4), activation
-    network = drawn(*parts, nn.Linear(4, 1)).eval()
+    parts = nn.Linear(2, 4), activation, nn.BatchNorm1d(4), nn.Linear(4, 3), activation
+    network = drawn(*parts, nn.Linear(3, 1)).eval()
     about = certify(network, box=(-0.5, 0.5))
     exact = certify(network, box=(-0.5, 0.5), exact=True, seconds=60.0)
     assert exact.attained is not None and exact.attained_at is not None

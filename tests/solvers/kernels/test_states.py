@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -207,8 +208,9 @@ def test_a_kernel_proves_itself_before_it_is_chosen(
 ) -> None:
     kernel, there = FusedStates(blocks=SMALL), torch.device("cpu")
     states.proven.cache_clear()
+    solved = cache(type(kernel).solve)
+    monkeypatch.setattr(type(kernel), "solve", solved)
     assert states.proven(kernel, there) and not recwarn
-    solved = type(kernel).solve
     for wrong, said in ((1e-2, "off by"), (None, "fails")):
 
         def spoiled(self: Any, problem: Any, wrong: Any = wrong) -> Any:
@@ -233,7 +235,7 @@ def fit_of_scale(scale: float, generator: torch.Generator, samples: int = 16) ->
     return StateFit(tight(activations.ReLU()), normal(samples, 20), (link,), 0.5)
 
 
-@pytest.mark.parametrize("scale", [1e-4, 1.0, 3.0, 1e5])
+@pytest.mark.parametrize("scale", [1e-4, 3.0, 1e5])
 def test_steps_in_float16_end_at_the_residual_of_float32(
     scale: float, generator: torch.Generator
 ) -> None:
