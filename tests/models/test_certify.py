@@ -93,8 +93,9 @@ def test_a_certificate_has_the_limits_that_are_met():
     assert certify(to_torch(model, logits=True)).limits[1] == "-1 <= 2 output 0 - output 1"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("standardize", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "standardize"), [*((kind, False) for kind in KINDS), ("order", True)]
+)
 def test_a_network_within_limits_has_a_sound_certificate(kind, standardize):
     """Means and clipped outputs rise where what they are of rises, and none is steeper."""
     free, model = (

@@ -148,15 +148,15 @@ def test_a_loss_of_weight_two_has_the_evidence_of_rows_of_weight_two() -> None:
 
 
 def test_intervals_hold_as_many_answers_as_they_say() -> None:
-    """Of new rows from the distribution of 10 fits, against bounds of one in a million."""
+    """Of new rows from the distribution of six fits, against bounds of one in a million."""
     inside, asked = 0, 0
-    for seed in range(10):
+    for seed in range(6):
         x, y = waves(60, seed)
         unseen, answers = waves(100, 100 + seed)
         model = LiftedRegressor((10,), "tanh", random_state=0).fit(x, y)
         lower, upper = model.predict_interval(unseen)
         inside, asked = inside + int(((lower < answers) & (answers < upper)).sum()), asked + 100
-    # fits are 10, and what one does not know all of its rows share: a tenth of them counts
+    # fits are six, and what one does not know all of its rows share: a tenth of them counts
     low, high = binom.ppf([1e-6, 1 - 1e-6], asked // 10, 0.9)
     assert low < inside / 10 < high
 

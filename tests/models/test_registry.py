@@ -109,7 +109,11 @@ def test_the_loss_falls(graph, coupling, method):
     assert model.trace.losses[-1] == pytest.approx(network, rel=1e-9)
 
 
-@pytest.mark.parametrize(("graph", "coupling", "method"), SERVED, ids=str)
+@pytest.mark.parametrize(
+    ("graph", "coupling", "method"),
+    [run for run in SERVED if "tight" in run or "full" in run],
+    ids=str,
+)
 def test_the_same_seed_gives_one_model_and_a_warm_start_goes_on(graph, coupling, method):
     model = _fitted(graph, coupling, method)
     if method == "minibatch":  # first weights are drawn before any method

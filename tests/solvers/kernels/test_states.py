@@ -48,9 +48,7 @@ def exact(problem: StateFit) -> Tensor:
     return value
 
 
-@pytest.mark.parametrize(
-    ("samples", "units", "columns"), [(1, 1, 1), (1, 20, 3), (37, 1, 2), (17, 33, 17), (16, 16, 16)]
-)
+@pytest.mark.parametrize(("samples", "units", "columns"), [(1, 1, 1), (37, 1, 2), (17, 33, 17)])
 def test_sizes_that_are_no_multiples_of_a_block(
     samples: int, units: int, columns: int, generator: torch.Generator
 ) -> None:
@@ -68,8 +66,11 @@ LINES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("layer", LINES, ids=repr)
-@pytest.mark.parametrize("kind", ["joint", "tight", "softmax"])
+@pytest.mark.parametrize(
+    ("layer", "kind"),
+    [*((layer, "tight") for layer in LINES), (LINES[1], "joint"), (LINES[2], "softmax")],
+    ids=repr,
+)
 def test_activations_of_straight_pieces_below_every_link(
     layer: activations.Identity, kind: str, generator: torch.Generator
 ) -> None:
