@@ -330,6 +330,11 @@ class _Operators(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.walk = walk
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and to skip the compiler torch would load it, for seconds."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.walk.stop:
             raise Stopped(self.walk.stop)
