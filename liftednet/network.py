@@ -24,6 +24,7 @@ from liftednet.layers.expression import (
     apply,
     as_expression,
 )
+from liftednet.layers.join import Sum
 from liftednet.layers.layer import Shape, check_layer
 from liftednet.layers.projection import Ends, Projection, projection
 from liftednet.layers.time import Delay, DropFirst, PadFirst, Reverse
@@ -488,14 +489,17 @@ class Network:
         """Return a layer that is not affine, which minibatches alone can train; None without."""
         return next((layer for layer in self.layers() if not layer.layer.affine), None)
 
-    def chain(self) -> list[Applied] | None:
+    def chain(self, beside: bool = False) -> list[Applied] | None:
         """Return the dense layers of a chain, each on the one before; None of another graph.
 
-        A chain has one input, which is no sequence, and one loss, which may be within limits.
+        A chain has one input, which is no sequence, and one loss, which may be within limits. What
+        is asked for `beside` may have another dense layer from its input to the loss.
         """
         states = [state for group in self.groups() for state in group]
         scores: list[Any] = [term.argument for term in self.terms if term.state is None]
         scores = [x if ends_of(x) is None else x.arguments[0] for x in scores]
+        if beside:
+            scores = [_without_skip(x, self.inputs) for x in scores]
         layers: list[Any] = [*(state.argument for state in states), *scores]
         alone = len(self.inputs) == len(self.terms) == 1 and not self.inputs[0].sequence
         pairs = zip(layers, [*self.inputs, *states], strict=False)  # the loss may have states
@@ -518,6 +522,15 @@ def ends_of(argument: Expression) -> Ends | None:
         found: Ends = argument.arguments[1]
         return found
     return None
+
+
+def _without_skip(scores: Any, inputs: Sequence[Input]) -> Any:
+    """Return what is added to a dense layer on the input, or the scores where there is none."""
+    if isinstance(scores, Applied) and isinstance(scores.layer, Sum):
+        other, skip = scores.arguments
+        if isinstance(skip, Applied) and skip.layer.plain and skip.arguments == tuple(inputs):
+            return other
+    return scores
 
 
 def layers_in(*expressions: Any) -> Iterator[Applied]:

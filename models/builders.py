@@ -53,7 +53,6 @@ class LiftedMLP(Lifted):
         missing: whether entries of X may be missing, as NaN, see `Network.input`.
         within: `Bounds` and `Linear` of `liftednet.constraints`, which a regression's outputs or a
             classifier's scores meet at every input, see `Network.loss`.
-        convex: whether the last pre-activations are convex in the inputs, see `input_convex`.
         **settings: see `Settings`.
 
     Raises:
@@ -79,7 +78,6 @@ class LiftedMLP(Lifted):
         skip: bool = False,
         missing: bool = False,
         within: Sequence[Constraint] = (),
-        convex: bool = False,
         **settings: Any,
     ) -> None:
         """Build the chain, and check what can be checked before there are data."""
@@ -91,9 +89,7 @@ class LiftedMLP(Lifted):
         activations = ReLU() if activations is None else activations
         declared = _checked_activations(activations, len(self.sizes) - 2, self.loss)
         self.hidden = declared[: len(self.sizes) - 2]
-        require_flag("convex", convex)
-        self.convex = convex
-        if convex:
+        if settings.get("convex") is True:
             if (
                 skip
                 or missing
@@ -116,7 +112,7 @@ class LiftedMLP(Lifted):
 
     def _declared(self) -> dict[str, Any]:
         told: dict[str, Any] = {"within": list(self.within)} if self.within else {}
-        told |= {name: True for name in ("skip", "convex") if getattr(self, name)}
+        told |= {"skip": True} if self.skip else {}
         return {"sizes": self.sizes, "activations": list(self.hidden), "loss": self.loss, **told}
 
 

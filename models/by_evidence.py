@@ -25,6 +25,7 @@ from .trace import Step
 STEPS = 200  # of one fit at most
 EXACT_STEPS = 250  # of one without noise
 _SIZES = (4, 16, 48, 144)  # units; what is linear needs none of them
+SHAPED = 8  # units that outputs of a shape begin with, of which there may be seven kinds
 _STARTS = 2  # of the smallest network with the first units
 _MOST_WEIGHTS = 3000
 _MOST_WORK = 1e10  # multiplications in one matrix: half a second, and a fit has some dozens
@@ -90,7 +91,7 @@ class Size:
 
         Two layers of so many weights come nearer in the same time than one, or than larger ones.
         """
-        sizes = [replace(self, units=units, layers=2) for units in range(_SIZES[0], _MOST_UNITS)]
+        sizes = [replace(self, units=units, layers=2) for units in range(self.units, _MOST_UNITS)]
         answers = samples * self.outputs
         few = [x for x in sizes if x.weights * _FOR_A_WEIGHT <= answers and x.serves(samples)]
         return few[-1] if few else sizes[0]
@@ -102,7 +103,7 @@ class Size:
         """
         larger = replace(self, units=_SIZES[1])
         return self._serves(samples) and (
-            self.units > _SIZES[0] or larger.weights > _MOST_WEIGHTS or larger._serves(samples)
+            self.units >= _SIZES[1] or larger.weights > _MOST_WEIGHTS or larger._serves(samples)
         )
 
     def _serves(self, samples: int) -> bool:
@@ -188,6 +189,7 @@ def fit_by_evidence(
     fit: Callable[..., object],
     activations: Sequence[Activation] = (Tanh(), ReLU()),
     exact: bool = False,
+    bent: bool = True,
 ) -> LiftedMLP:
     """Fit networks of growing size as long as the evidence clearly grows, and return the best.
 
@@ -205,12 +207,14 @@ def fit_by_evidence(
         activations: of the units, to choose from; the first is the first that is tried.
         exact: whether targets have no noise, which two layers are for. Where one layer leaves a
             hundredth of the variance or less, they are tried by themselves.
+        bent: whether targets may be brought to a power, which keeps no shape.
     """
     search, cut = _Search(make, fit), ""
     deep = Candidate(size.without_noise(len(data[0])), activations[0])
     search.tries(deep if exact else Candidate(size, activations[0]))
     if not exact:
-        cut = _choose(search, size, data, activations, deep)
+        power = power_of(*data) if bent and size.noisy else None
+        cut = _choose(search, size, len(data[0]), activations, deep, power)
     model, found = search.model, search.candidate
     assert model is not None and found is not None  # the first is, at least
     near = [other for _, candidate, other in search.near if candidate.power is found.power]
@@ -230,22 +234,21 @@ def fit_by_evidence(
 
 
 def _choose(
-    search: _Search, size: Size, data: tuple[Array, Array, Array | None],
-    activations: Sequence[Activation], deep: Candidate,
+    search: _Search, size: Size, samples: int, activations: Sequence[Activation], deep: Candidate,
+    power: Power | None,
 ) -> str:  # fmt: skip
     """Try other targets, starts, sizes and activations, and return what took too long."""
     cut = ""
-    power = power_of(*data) if size.noisy else None
     if power is not None:
         search.tries(Candidate(size, activations[0], power=power))
     assert search.candidate is not None  # the first is, at least
     for start in range(1, _STARTS):
         search.tries(replace(search.candidate, start=start))
-    for units in _SIZES[1:]:
+    for units in (x for x in _SIZES if x > size.units):
         larger = replace(search.candidate, size=replace(size, units=units), start=0)
         if search.evidence == math.inf:
             break
-        if not larger.size.serves(len(data[0])):
+        if not larger.size.serves(samples):
             cut = f"; {units} would take longer than a fit without settings may"
             break
         if search.noise < _NEARLY and size.noisy:

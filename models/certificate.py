@@ -42,6 +42,9 @@ class Certificate:
         highest: the same.
         convex: outputs that are convex in all inputs together, (outputs,) booleans.
         concave: outputs that are concave, (outputs,) booleans.
+        convex_in: outputs that are convex in each input while the others stand still, (outputs,
+            inputs) booleans.
+        concave_in: the same of concave ones.
         lipschitz: |f(x) - f(x')|_2 <= lipschitz |x - x'|_2; infinite where nothing is known.
         least: of the values of each output, (outputs,); outward rounded.
         most: the same.
@@ -71,6 +74,8 @@ class Certificate:
     highest: Tensor
     convex: Tensor
     concave: Tensor
+    convex_in: Tensor
+    concave_in: Tensor
     lipschitz: float
     least: Tensor
     most: Tensor
@@ -97,8 +102,12 @@ class Certificate:
         names = self.names or tuple(map(str, range(inputs)))
         where = "" if self.box is None else " within the box"
         lines = [f"certified from the weights alone{where} (inputs: {inputs}, outputs: {outputs}):"]
-        monotone = {"nondecreasing": self.lowest >= 0, "nonincreasing": self.highest <= 0}
-        for name, of_output in monotone.items():
+        shapes = {
+            "nondecreasing": self.lowest >= 0, "nonincreasing": self.highest <= 0,
+            "convex": self.convex_in & ~self.convex[:, None],
+            "concave": self.concave_in & ~self.concave[:, None],
+        }  # fmt: skip
+        for name, of_output in shapes.items():
             for output, row in enumerate(of_output):
                 if found := _numbers(row):
                     some = _some([names[n] for n in found])
@@ -179,10 +188,11 @@ def certify(
     by an example. Derivatives go through its calls as intervals: those of u = x W + b by
     [l W+ - h W-, h W+ - l W-], of phi(u) by the ends of its slopes; rounded outward in float64. An
     output is convex where it is a nonnegative combination of convex units (and a nonpositive one of
-    concave ones) under convex, nondecreasing maps (Amos, Xu, Kolter, 2017). The Lipschitz constant
-    is the smallest one of the product of spectral norms, the norm of the largest absolute
-    derivatives, and the norm of their middles plus that of their radii. Standardization is part of
-    the network. Nothing is claimed of what depends on a call that is not on the list of those with
+    concave ones) under convex, nondecreasing maps (Amos, Xu, Kolter, 2017): in all inputs together,
+    and in each alone, where what does not move with it is a constant. The Lipschitz constant is the
+    smallest one of the product of spectral norms, the norm of the largest absolute derivatives, and
+    the norm of their middles plus that of their radii. Standardization is part of the network.
+    Nothing is claimed of what depends on a call that is not on the list of those with
     known bounds, or on an index, a mask or an `if` that values decide: `unknown` names it. Before
     it is given, a certificate is held against derivatives and differences at some thousand points.
 
@@ -286,19 +296,21 @@ def _both(first: Found, second: Found, network: nn.Module, subject: Subject) -> 
     outputs = _outputs(network, subject)
     none = torch.full((outputs, first.units.inputs), math.inf, dtype=torch.float64)
     no = torch.zeros(outputs, dtype=torch.bool)
-    return Certificate(-none, none, no, no, math.inf, -none.new_full((outputs,), math.inf),
-                       none.new_full((outputs,), math.inf), unknown=(stop,))  # fmt: skip
+    each = torch.zeros(none.shape, dtype=torch.bool)
+    most = none.new_full((outputs,), math.inf)
+    return Certificate(-none, none, no, no, each, each, math.inf, -most, most, unknown=(stop,))
 
 
 def _certificate(found: Found) -> Certificate:
     units, outputs = found.units, found.outputs
     assert outputs is not None  # it has not stopped
     low, high = units.low[outputs], units.high[outputs]
+    convex, concave = units.convex[outputs], units.concave[outputs]
     reasons = {units.reasons[n] for n in units.reason[outputs].tolist() if n}
     return Certificate(
-        low[:, :-1].clone(), high[:, :-1].clone(), units.convex[outputs], units.concave[outputs],
-        units.steepest(outputs, units.joint(outputs)), low[:, -1].clone(), high[:, -1].clone(),
-        unknown=tuple(sorted(reasons)),
+        low[:, :-1].clone(), high[:, :-1].clone(), convex[:, -1], concave[:, -1], convex[:, :-1],
+        concave[:, :-1], units.steepest(outputs, units.joint(outputs)), low[:, -1].clone(),
+        high[:, -1].clone(), unknown=tuple(sorted(reasons)),
     )  # fmt: skip
 
 
@@ -309,7 +321,8 @@ def _alike(one: Certificate, other: Certificate) -> bool:
     pairs = [(getattr(one, name), getattr(other, name)) for name in names]
     pairs.append((torch.tensor(one.lipschitz), torch.tensor(other.lipschitz)))
     near = all(torch.allclose(a, b, rtol=_ALIKE, atol=_ALIKE) for a, b in pairs)
-    return near and one.convex.equal(other.convex) and one.concave.equal(other.concave)
+    bends = ("convex", "concave", "convex_in", "concave_in")
+    return near and all(getattr(one, name).equal(getattr(other, name)) for name in bends)
 
 
 def _outputs(network: nn.Module, subject: Subject) -> int:

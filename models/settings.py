@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from difflib import get_close_matches
 from functools import wraps
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 import torch
@@ -35,7 +36,7 @@ from .choice import choose, plain
 from .methods import COUNTED, GaussNewton, Method, Minibatch
 from .methods.descent import AnySolver, FullBatch
 from .output import output_obstacle
-from .shapes import interaction_penalties, monotone_penalties, refuse_unbounded
+from .shapes import interaction_penalties, refuse_unbounded, signed_penalties
 from .starts import Start, drawn_weights, given_weights, recurrent_layers
 from .uncertainty import Ball, require_uncertainty
 
@@ -44,7 +45,7 @@ Penalties = Penalty | Sequence[Penalty]
 COUPLINGS: Mapping[str, Callable[[Activation], Divergence]] = {"tight": tight, "joint": joint}
 _RHO, _RECURRENT_RHO = 1.0, 3.0  # where neither rho nor a penalty is given
 _SHOWN = ("lam", "rho", "divergence", "penalty", "method", "max_iter", "batch_size", "start",
-    "solver", "seed", "monotonic_cst", "interaction_cst", "lipschitz", "uncertainty",
+    "solver", "seed", "monotonic_cst", "interaction_cst", "convex", "lipschitz", "uncertainty",
 )  # fmt: skip
 
 Builder = TypeVar("Builder", bound=type)
@@ -106,11 +107,15 @@ class Settings:
             `standardization` keeps moments. None: where features are in several units.
         monotonic_cst: of every input of a chain of dense layers 1 where outputs must not fall with
             it, -1 where they must not rise, 0 where they may do both; None for 0 (as in
-            scikit-learn, see `monotone_penalties`). Of two classes, the probability of the second
+            scikit-learn, see `signed_penalties`). Of two classes, the probability of the second
             is meant.
         interaction_cst: of a chain of dense layers the inputs that may interact: sets of their
             numbers, of each of which the scores are a sum of functions; "no_interactions" or
             "pairwise" (as in scikit-learn's boosting, see `interaction_penalties`); None for all.
+        convex: of every input of a chain of dense layers 1 where scores must be convex in it while
+            the others stand still, -1 where concave, 0 where neither; activations are ReLU,
+            LeakyReLU, ELU, Softplus or Identity (see `signed_penalties`). True, which LiftedMLP
+            takes, for convex in all inputs together (see `input_convex`).
         lipschitz: of a chain of dense layers the most by which scores may differ, over the distance
             of their raw inputs, in Euclidean norms; None for no bound. Every layer's spectral norm
             is held below its share at every step, and inputs are standardized by one number
@@ -148,6 +153,7 @@ class Settings:
     standardize: bool | None = True
     monotonic_cst: Sequence[int] | None = None
     interaction_cst: str | Sequence[Iterable[int]] | None = None
+    convex: bool | Sequence[int] = False
     lipschitz: float | None = None
     uncertainty: Ball | None = None
 
@@ -253,14 +259,20 @@ class Settings:
         else:
             found = self._given_penalties(len(parameters))
         shapes = list[Sequence[Penalty | None]]()
-        if self.monotonic_cst is not None:
-            sizes = _chain_sizes("monotonic_cst", self.network)
-            shapes.append(monotone_penalties(self.monotonic_cst, sizes, self.network))
+        if self.convex is True and not any(x.penalty for x in parameters):
+            raise DeclarationError(
+                "convex=True is for LiftedMLP and LiftedRegressor, which build the network; build "
+                "it by input_convex(sizes), or say of each input 1, -1 or 0."
+            )
+        bends = None if isinstance(self.convex, bool) else self.convex
+        if self.monotonic_cst is not None or bends is not None:
+            sizes = _chain_sizes("monotonic_cst" if bends is None else "convex", self.network, True)
+            shapes.append(signed_penalties(self.monotonic_cst, bends, sizes, self.network))
         if self.interaction_cst is not None:
-            sizes = _chain_sizes("interaction_cst", self.network)
+            sizes = _chain_sizes("interaction_cst", self.network, True)
             shapes.append(interaction_penalties(self.interaction_cst, sizes))
         for shape in shapes:
-            found = [x if y is None else x + y for x, y in zip(found, shape, strict=True)]
+            found = [x if y is None else x + y for x, y in zip_longest(found, shape)]
         return [p.penalty or penalty for p, penalty in zip(parameters, found, strict=True)]
 
     def _given_penalties(self, layers: int) -> list[Any]:
@@ -317,7 +329,7 @@ class Settings:
         told = {name: getattr(self, name) for name in _SHOWN}
         if not isinstance(self.start, str):
             told["start"] = "given"
-        told = {name: value for name, value in told.items() if value is not None}
+        told = {name: x for name, x in told.items() if x is not None and x is not False}
         shown = {**self._declared(), **told}
         text = ", ".join(f"{name}={plain(value)!r}" for name, value in shown.items())
         return f"{type(self).__name__}({text})"
@@ -405,13 +417,15 @@ def each_layer(name: str, value: float | Sequence[float], layers: int) -> tuple[
     return tuple(float(number) for number in values)
 
 
-def _chain_sizes(name: str, network: Network) -> list[int]:
+def _chain_sizes(name: str, network: Network, beside: bool = False) -> list[int]:
     """Return the units of inputs, states and outputs of a chain of dense layers.
+
+    Outputs may have a dense layer on the inputs beside it, where asked.
 
     Raises:
         DeclarationError: the network is another graph.
     """
-    layers = network.chain()
+    layers = network.chain(beside)
     if layers is None:
         raise DeclarationError(
             f"{name} is for chains of dense layers whose activations fall nowhere, as GELU does; "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 
 import numpy as np
 import torch
@@ -24,13 +24,17 @@ from liftednet.validation import is_integer
 from .standardization import Standardization
 
 CONVEX = (ELU, Identity, LeakyReLU, ReLU, Softplus)  # and nondecreasing
+CONVEX_UNITS = (Softplus(), ReLU())  # of which the evidence chooses
 _ROUNDING = 1e-9  # that `certify` may add to a product of norms
 
 
-def monotone_penalties(
-    monotonic_cst: Sequence[int], sizes: Sequence[int], network: Network
+def signed_penalties(
+    monotonic_cst: Sequence[int] | None,
+    convex: Sequence[int] | None,
+    sizes: Sequence[int],
+    network: Network,
 ) -> list[Penalty | None]:
-    """Return the signs of every layer's weights, or None where no input has a direction.
+    """Return the signs of every layer's weights by which outputs rise, fall and bend as asked.
 
     Units are increasing (+), decreasing (-) in all inputs with a direction, or do not see them
     (0), as those inputs are + or -, and inputs without a direction 0. A weight between two units
@@ -38,32 +42,81 @@ def monotone_penalties(
     path from an input to an output the product of signs is then that of the direction. Units of
     both signs are needed: with + alone a ReLU network would be convex.
 
+    Of curvature, + are units that see no concave inputs, - those that see no convex ones, 0 those
+    that see neither, each convex in what it sees by an activation that is convex and rises. Weights
+    from + to + and - to - are not negative, from 0 free, to other units 0; outputs add + and
+    subtract -. They are then convex in all inputs with 1 together while the others stand still, and
+    concave in those with -1. Of both, a unit has a sign of each kind.
+
     Args:
         monotonic_cst: of every input 1 (outputs increase), -1 (they decrease), or 0; of two
-            classes, the probability of the second is meant.
+            classes, the probability of the second is meant. None for 0.
+        convex: of every input 1 (outputs are convex in it), -1 (concave), or 0; None for 0.
         sizes: units of the input, every hidden layer, and the output.
-        network: the chain of dense layers.
+        network: the chain of dense layers, with another one from inputs to outputs, or without.
 
     Raises:
-        DataError: they are not one of 1, -1 and 0 for each input.
-        DeclarationError: an activation couples units, or there are three classes or more.
+        DataError: they are not one of 1, -1 and 0 for each input, or a hidden layer has fewer units
+            than there are kinds.
+        DeclarationError: an activation couples units, or is not known to be convex, or there are
+            three classes or more.
     """
-    given = np.atleast_1d(np.asarray(monotonic_cst, dtype=object)).tolist()
-    if len(given) != sizes[0] or not all(is_integer(x) and x in (-1, 0, 1) for x in given):
-        raise DataError(
-            f"monotonic_cst needs 1, -1 or 0 for each of {sizes[0]} inputs, got {monotonic_cst!r}."
-        )
-    inputs = torch.tensor(given, dtype=torch.float32)
+    given = {"monotonic_cst": monotonic_cst, "convex": convex}
+    inputs = torch.tensor([marks_of(*x, sizes[0]) for x in given.items()]).T.float()
     if not bool(inputs.any()):
         return [None] * (len(sizes) - 1)
-    output = _outputs(network, sizes[-1])
-    kinds = [1.0, -1.0] if bool(inputs.all()) else [1.0, -1.0, 0.0]
-    hidden = [torch.tensor(kinds)[torch.arange(n) * len(kinds) // n] for n in sizes[1:-1]]
+    outputs = torch.ones(sizes[-1], 2)
+    if bool(inputs[:, 0].any()):
+        outputs[:, 0] = _outputs(network, sizes[-1])
+    if bool(inputs[:, 1].any()):
+        refuse_not_convex([state.activation for state in network.states][: len(sizes) - 2])
+    kinds = _kinds(inputs)
+    if min(sizes[1:-1], default=len(kinds)) < len(kinds):
+        names = " and ".join(name for name, value in given.items() if value is not None)
+        raise DataError(
+            f"{names} needs {len(kinds)} kinds of units, and a hidden layer has "
+            f"{min(sizes[1:-1])}: give it {len(kinds)} or more."
+        )
+    layers = [inputs, *(kinds[torch.arange(n) * len(kinds) // n] for n in sizes[1:-1]), outputs]
     found: list[Penalty | None] = []
-    for below, above in pairwise([inputs, *hidden, output]):
-        signs, unseen = Signs(torch.outer(below, above)), torch.outer(below != 0, above == 0)
-        found.append(signs + FixedZeros(unseen) if bool(unseen.any()) else signs)
+    for number, (below, above) in enumerate(pairwise(layers)):
+        signs = below[:, None] * above
+        unseen = (below != 0)[:, None] & (above != below[:, None])
+        unseen[..., 0] &= above[:, 0] == 0
+        unseen[..., 1] &= number < len(layers) - 2
+        signs[..., 1] *= number > 0  # a unit bends the same way, whatever the signs of its inputs
+        none, sign = unseen.any(-1) | (signs.prod(-1) < 0), signs.sum(-1).sign()
+        one = Signs(sign)
+        found.append(one + FixedZeros(none) if bool(none.any()) else one)
+    if len(network.parameters) == len(sizes):  # outputs see the inputs, too, of which it is linear
+        found.append(Signs(torch.outer(inputs[:, 0], outputs[:, 0])))
     return found
+
+
+def marks_of(name: str, given: Sequence[int] | None, inputs: int) -> list[int]:
+    """Return 1, -1 or 0 of every input, 0 where nothing is given.
+
+    Raises:
+        DataError: there are others, or not as many.
+    """
+    found: list[int] = np.atleast_1d(
+        np.asarray([0] * inputs if given is None else given, dtype=object)
+    ).tolist()
+    if len(found) != inputs or not all(is_integer(x) and x in (-1, 0, 1) for x in found):
+        raise DataError(f"{name} needs 1, -1 or 0 for each of {inputs} inputs, got {given!r}.")
+    return found
+
+
+def _kinds(inputs: Tensor) -> Tensor:
+    """Return the kinds of units, (kinds, 2), that see inputs which none of fewer signs does."""
+    seen = {}
+    for kind in product((1, -1, 0), (1, -1, 0)):
+        away = [x != 0 == kind[0] or y not in (0, kind[1]) for x, y in inputs.tolist()]
+        if not all(away) and kind[0] * kind[1] >= 0:  # outputs would rise with it, and fall
+            seen[kind] = away
+    less = {(x, y): [(0, y), (x, 0)] for x, y in seen}
+    kept = [k for k in seen if not any(x != k and seen.get(x) == seen[k] for x in less[k])]
+    return torch.tensor(kept, dtype=torch.float32)
 
 
 def interaction_groups(allowed: str | Sequence[Iterable[int]], inputs: int) -> list[list[int]]:
@@ -183,9 +236,7 @@ def input_convex(
         tensor([True])
     """
     phi, given = activation or ReLU(), loss or SquaredError()
-    if type(phi) not in CONVEX:
-        names = ", ".join(kind.__name__ for kind in CONVEX)
-        raise DeclarationError(f"an input-convex network needs one of {names}, got {phi!r}.")
+    refuse_not_convex([phi])
     if not isinstance(given, FenchelYoungLoss):
         raise DeclarationError(f"{given!r} has output states; take a loss such as SquaredError().")
     if len(sizes) < 3:
@@ -201,6 +252,14 @@ def input_convex(
         z = network.state(phi, above(z, units))
     network.loss(given, above(z, sizes[-1]))
     return network
+
+
+def refuse_not_convex(activations: Iterable[Activation]) -> None:
+    """Raise `DeclarationError` where an activation is not known to be convex and nondecreasing."""
+    for phi in activations:
+        if type(phi) not in CONVEX:
+            names = ", ".join(kind.__name__ for kind in CONVEX)
+            raise DeclarationError(f"a convex network needs one of {names}, got {phi!r}.")
 
 
 def refuse_unbounded(network: Network) -> None:

@@ -236,9 +236,9 @@ def _arguments_of(model: Any) -> Arguments:
     if model.dtype is not None:
         found["dtype"] = str(model.dtype).removeprefix("torch.")
     if isinstance(model, LiftedMLP):
-        names: tuple[str, ...] = ("sizes", "loss", "skip", "missing", "within", "convex")
+        names: tuple[str, ...] = ("sizes", "loss", "skip", "missing", "within")
         layers = model.network.parameters[: len(model.sizes) - 1]
-        found["bias"] = True if model.convex else [parameter.bias for parameter in layers]
+        found["bias"] = True if model.convex is True else [parameter.bias for parameter in layers]
     elif isinstance(model, LiftedRNN):
         names = ("output_size", "loss", "bidirectional", "learn_initial_state")
         found["input_size"] = model.layer_cells[0].inputs

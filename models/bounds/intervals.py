@@ -1,6 +1,7 @@
 """Bounds on units as functions of the inputs: derivatives, values, curvature, Lipschitz constants.
 
-Rows of a table hold [l, h] of the derivative of a unit in each input and, last, of its value.
+Rows of a table hold [l, h] of the derivative of a unit in each input and, last, of its value, and
+whether it is convex or concave in each input while the others stand still and, last, in all.
 Linear maps and slopes act on rows by interval arithmetic in float64, rounded outward. Units that
 came out of one call form a block, whose Lipschitz constant is that of all its units together.
 """
@@ -104,7 +105,8 @@ class Units:
         """Make room, and the unit that stands for all of other samples."""
         self.columns = self.inputs if self.derivatives else 0
         self.low, self.high = (torch.zeros(64, self.columns + 1, dtype=torch.float64) for _ in "ab")
-        self.convex, self.concave = (torch.zeros(64, dtype=torch.bool) for _ in "ab")
+        shape = 64, self.columns + 1
+        self.convex, self.concave = (torch.zeros(shape, dtype=torch.bool) for _ in "ab")
         self.block, self.reason = (torch.zeros(64, dtype=torch.int64) for _ in "ab")
         self.lipschitz.append(0.0)
         none = torch.zeros(1, self.columns + 1, dtype=torch.float64)
@@ -138,8 +140,10 @@ class Units:
         ends = slice(start, start + known.shape[1])
         self.low[ends, -1] = torch.maximum(self.low[ends, -1], known[0])
         self.high[ends, -1] = torch.minimum(self.high[ends, -1], known[1])
-        self.convex[start:end] = convex
-        self.concave[start:end] = convex if concave is None else concave
+        still = (low == 0) & (high == 0)  # what does not move with an input
+        still[:, -1] = False
+        self.convex[start:end] = still | convex
+        self.concave[start:end] = still | (convex if concave is None else concave)
         self.block[start:end], self.reason[start:end] = block, reason
         self._size = end
         return torch.arange(start, end)
@@ -168,7 +172,7 @@ class Units:
         ends = rows.clone(), rows.clone()
         for end, none in zip(ends, (-math.inf, math.inf), strict=True):
             end[bad, -1] = none
-        return self._add(*ends, _CONSTANTS, ~bad)[places].reshape(values.shape)
+        return self._add(*ends, _CONSTANTS, ~bad[:, None])[places].reshape(values.shape)
 
     def unknown(self, why: str) -> int:
         """Return the unit of which nothing is known."""
@@ -246,7 +250,7 @@ class Units:
     def _affine(self, below: Tensor, matrix: Tensor, shift: Tensor) -> Tensor:
         if not bool((matrix.isfinite().all()) & shift.isfinite().all()):
             return self._lost(below, matrix.shape[1])
-        plus, minus = (matrix > 0).to(matrix), (matrix < 0).to(matrix)
+        plus, minus = (matrix > 0).float().T, (matrix < 0).float().T
         step = Linear(below, matrix, shift, True)
         block = self._new_block(self._through(below, matrix), step)
         at_once = max(1, _AT_ONCE // (below.shape[1] * (self.columns + 1)))
@@ -255,14 +259,12 @@ class Units:
             low, high = _ends(self.low[x], self.high[x], matrix)
             low, high = low.flatten(0, 1), high.flatten(0, 1)
             low[:, -1], high[:, -1] = _shifted(low[:, -1], high[:, -1], b.flatten())
-            up, down = ~self.convex[x], ~self.concave[x]
-            convex = (up.to(matrix) @ plus + down.to(matrix) @ minus) == 0
-            concave = (down.to(matrix) @ plus + up.to(matrix) @ minus) == 0
-            used = (plus + minus)[None] * self.reason[x][..., None]
-            reason = used.amax(1).long()
-            found.append(
-                self._add(low, high, block, convex.flatten(), concave.flatten(), reason.flatten())
-            )
+            up, down = (~self.convex[x]).float(), (~self.concave[x]).float()
+            convex = (plus @ up + minus @ down == 0).flatten(0, 1)
+            concave = (plus @ down + minus @ up == 0).flatten(0, 1)
+            used = (matrix != 0)[None] * self.reason[x][..., None]
+            reason = used.amax(1).flatten()
+            found.append(self._add(low, high, block, convex, concave, reason))
         return torch.cat(found)
 
     def _through(self, below: Tensor, matrix: Tensor) -> float:
@@ -317,11 +319,11 @@ class Units:
         low[:, -1], high[:, -1] = _shifted(low[:, -1] - error, high[:, -1] + error, shift)
         endless = ~shift.isfinite()
         low[endless, -1], high[endless, -1] = -math.inf, math.inf
-        positive, negative = factors > 0, factors < 0
+        positive, negative = (factors > 0)[..., None], (factors < 0)[..., None]
         up, down = ~self.convex[below], ~self.concave[below]
         convex = ~((positive & up) | (negative & down)).any(1)
         concave = ~((positive & down) | (negative & up)).any(1)
-        convex, concave = convex & ~endless, concave & ~endless
+        convex, concave = convex & ~endless[:, None], concave & ~endless[:, None]
         parts = [self.joint(x, c) for x, c in zip(below.T, factors.abs().T, strict=True)]
         reason = (self.reason[below] * (factors != 0)).amax(1)
         block = self._new_block(sum(parts) * _NORM, Linear(below, factors, shift, False, error))
@@ -337,19 +339,19 @@ class Units:
     def _bent(self, step: Bent) -> Tensor:
         below, span = step.below, torch.stack(self.span(step.below))
         slopes, values = torch.empty_like(span), torch.empty_like(span)
-        straight, bends = (torch.zeros(n, len(below), dtype=torch.bool) for n in (1, 2))
+        straight, bends = (torch.zeros(n, len(below), 1, dtype=torch.bool) for n in (1, 2))
         for number, curve in enumerate(step.curves):
             own = step.which == number
             ends = span[:, own]
             slopes[:, own] = torch.stack(curve.slopes(*ends))
             values[:, own] = torch.stack(curve.values(*ends))
-            straight[0, own] = curve.linear_between(*ends)
-            bends[:, own] = torch.tensor([[curve.convex], [curve.concave]])
+            straight[0, own, 0] = curve.linear_between(*ends)
+            bends[:, own, 0] = torch.tensor([[curve.convex], [curve.concave]])
         flattest, steepest = slopes
         low, high = _times(self.low[below], self.high[below], flattest[:, None], steepest[:, None])
         low[:, -1], high[:, -1] = _outward(*values)
         up, down = self.convex[below], self.concave[below]
-        rising, falling = flattest >= 0, steepest <= 0
+        rising, falling = (flattest >= 0)[:, None], (steepest <= 0)[:, None]
         kept, turned = (up & rising) | (up & down), (down & falling) | (up & down)
         convex = (straight[0] | bends[0]) & (kept | turned)
         kept, turned = (down & rising) | (up & down), (up & falling) | (up & down)
@@ -379,10 +381,9 @@ class Units:
             *(end[one, -1:] for end in (self.low, self.high)),
             *(end[other, -1:] for end in (self.low, self.high)),
         )  # fmt: skip
-        no = torch.zeros(len(one), dtype=torch.bool)
         reason = torch.maximum(self.reason[one], self.reason[other])
         return self._add(
-            low, high, self._new_block(lipschitz, "a product of two values"), no, reason=reason
+            low, high, self._new_block(lipschitz, "a product of two values"), False, reason=reason
         )
 
     def largest(self, below: Tensor, soft: float = 0.0) -> Tensor:
@@ -394,8 +395,8 @@ class Units:
                 self.low[x, -1].amax(1), self.high[x, -1].amax(1) + soft
             )
             block = self._new_block(self.joint(x), "logsumexp" if soft else Largest(x))
-            no = torch.zeros(len(x), dtype=torch.bool)
-            return self._add(low, high, block, self.convex[x].all(1), no, self.reason[x].amax(1))
+            convex, reason = self.convex[x].all(1), self.reason[x].amax(1)
+            return self._add(low, high, block, convex, False, reason)
 
         return self.rowwise(below, make, 1).flatten()
 
@@ -412,11 +413,10 @@ class Units:
             if wide == 1:
                 low, high = torch.zeros_like(low), torch.zeros_like(high)
                 low[:, -1] = high[:, -1] = 1.0
-            no = torch.zeros(x.numel(), dtype=torch.bool)
             reason = self.reason[x].amax(1, keepdim=True).expand(x.shape).flatten()
             lipschitz = 0.0 if wide == 1 else self.joint(x) / 2
             block = self._new_block(lipschitz, "softmax")
-            return self._add(low, high, block, no, reason=reason)
+            return self._add(low, high, block, False, reason=reason)
 
         return self.rowwise(below, make, below.shape[1])
 
@@ -429,11 +429,10 @@ class Units:
             ends = (low - highest).clamp(max=0), (high - lowest).clamp(min=0)
             low, high = (end.flatten(0, 1) for end in _outward(*ends))
             low[:, -1], high[:, -1] = -math.inf, 0.0
-            straight = (self.convex[x] & self.concave[x]).all(1, keepdim=True)
-            no = torch.zeros(x.numel(), dtype=torch.bool)
+            straight = (self.convex[x] & self.concave[x]).all(1).repeat_interleave(wide, 0)
             block = self._new_block((1 + math.sqrt(wide)) * self.joint(x), "log_softmax")
             reason = self.reason[x].amax(1, keepdim=True).expand(x.shape).flatten()
-            return self._add(low, high, block, no, straight.expand(x.shape).flatten(), reason)
+            return self._add(low, high, block, False, straight, reason)
 
         return self.rowwise(below, make, below.shape[1])
 
@@ -466,14 +465,14 @@ class Units:
             high = up + _summed(up if means else either, halves)
             held = bound[:, None]
             low, high = torch.where(held, low, self.low[x]), torch.where(held, high, self.high[x])
-            convex = self.convex[x] & alone & ~lowered
-            concave = self.concave[x] & alone & ~raised
+            convex = (self.convex[x] & (alone & ~lowered)[:, None]).flatten(0, 1)
+            concave = (self.concave[x] & (alone & ~raised)[:, None]).flatten(0, 1)
             steepest = self.steepest(x.flatten(), self.joint(x))
             low, high = low.flatten(0, 1), high.flatten(0, 1)
             low[:, -1], high[:, -1] = -math.inf, math.inf
             reason = self.reason[x].amax(1, keepdim=True).expand(x.shape).flatten()
             block = self._new_block(steepest, "a projection on limits")
-            return self._add(low, high, block, convex.flatten(), concave.flatten(), reason)
+            return self._add(low, high, block, convex, concave, reason)
 
         return self.rowwise(below, make, below.shape[1])
 

@@ -53,7 +53,7 @@ def refute(
     """
     silent = math.isinf(claim.lipschitz) and not bool(
         claim.lowest.isfinite().any() | claim.highest.isfinite().any()
-        | claim.convex.any() | claim.concave.any()
+        | claim.convex.any() | claim.concave.any() | claim.convex_in.any() | claim.concave_in.any()
     )  # fmt: skip
     if silent:
         return
@@ -63,12 +63,16 @@ def refute(
     trial = _Trial(fine, off, claim, example)
     points = _points(claim, example, data)
     others = points[torch.randperm(len(points), generator=_generator(1))]
+    steps = _steps(points, claim)
     trial.one_function(points)
     trial.values_within(points)
     trial.pairs(points, others)
-    trial.pairs(points, _steps(points, claim))
+    trial.pairs(points, steps)
     trial.derivatives(points)
-    for one, other in trial.kinks(points, others):
+    kinks = trial.kinks(points, others)
+    if bool(claim.convex_in.any() | claim.concave_in.any()):
+        kinks += trial.kinks(points, steps)
+    for one, other in kinks:
         trial.pairs(one, other)
         trial.derivatives(torch.cat([one, other]))
 
@@ -231,10 +235,12 @@ class _Trial:
                 one[n], f"to {_shown(other[n])} outputs move by {far[n]:.9g}", f"{most[n]:.9g}"
             )
         bend = ((a + b) / 2 - middle).masked_fill(~known[:, None], 0.0)
-        for kind, which, sign in (
-            ("convex", self.claim.convex, 1),
-            ("concave", self.claim.concave, -1),
+        alone, axis = ((step != 0).sum(1, keepdim=True) == 1), step.abs().argmax(1)
+        for kind, whole, each, sign in (
+            ("convex", self.claim.convex, self.claim.convex_in, 1),
+            ("concave", self.claim.concave, self.claim.concave_in, -1),
         ):
+            which = whole | (alone & each[:, axis].T)
             for n, output in ((sign * bend < -2 * slack) & which).nonzero()[:1].tolist():
                 self._contradict(
                     (one[n] + other[n]) / 2,

@@ -149,8 +149,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         data, held = (X, target, told["sample_weight"]), told.get("constraints")
         if not held:
             model = self._of_best_size(data, outputs, fit)
-        elif not isinstance(self, Classifying):  # targets that are bent have no limits
-            model = None
+        elif not isinstance(self, Classifying) or getattr(self, "monotonic_cst", None) is not None:
+            model = None  # targets that are bent have no limits, nor sums of layers with signs
         elif told.get("confidence") is None:
             model = self._held_at_best_size(data, outputs, partial(fit, constraints=()), held)
         else:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import check_array, check_random_state, check_X_y
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import _check_monotonic_cst, column_or_1d, validate_data
+from sklearn.utils.validation import column_or_1d, validate_data
 
 from liftednet.constraints import Constraint
 from liftednet.errors import DataError
@@ -30,12 +30,12 @@ from liftednet.names import activation_of, loss_of
 from liftednet.validation import is_number, model_of
 
 from ..builders import LiftedMLP
-from ..by_evidence import EXACT_STEPS, STEPS, Candidate, Size, fit_by_evidence
+from ..by_evidence import EXACT_STEPS, SHAPED, STEPS, Candidate, Size, fit_by_evidence
 from ..error_bars import has_evidence, posterior
 from ..lifted import Lifted
 from ..methods import GaussNewton
 from ..relevance import relevance_of
-from ..shapes import interaction_groups
+from ..shapes import CONVEX_UNITS, interaction_groups, marks_of
 from .base import Classifying, Constraints, Estimator, documented, on_cpu
 from .input import FLOATS, DataTypeError, Kinds, Rows, columns, numbered, refusals, refuse_dates
 
@@ -46,7 +46,7 @@ _ROUNDING = 1e-9  # of the largest target: rows alike that are as near have no n
 _LEAST_SQUARE = 1e-6  # of the mean square: a residual that is less says no more
 _SIZED = (  # settings of a network and a method of one's own, which has the size that is given
     "hidden_layer_sizes", "lam", "rho", "penalty", "divergence", "method", "solver", "batch_size",
-    "monotonic_cst", "interaction_cst", "lipschitz",
+    "interaction_cst", "lipschitz",
 )  # fmt: skip
 
 
@@ -79,21 +79,27 @@ class _Feedforward(Estimator):
     def _of_best_size(
         self, data: tuple[Rows, Rows, Any], outputs: int, fit: Callable[[Lifted], object]
     ) -> Lifted | None:
+        shapes = self._shapes()
         if self.warm_start and self.__sklearn_is_fitted__() and getattr(self.model_, "skip", False):
+            vars(self.model_).update(shapes)
             spread = self.model_._known.spread  # of several fits, which are not made again
             fit(self.model_)
             self.model_._fit = replace(self.model_._known, spread=spread)
             return self.model_
         given = (getattr(self, name) for name in _SIZED)
-        own = self.missing or self.within or getattr(self, "convex", False)
+        own = self.missing or self.within or shapes["convex"] is True
         if own or any(x is not None for x in given):
             return None
         loss = self._loss()
         size = Size(self._inputs, outputs, isinstance(loss, SquaredError))
+        if shaped := any(shapes.values()):
+            size = replace(size, units=SHAPED)
         served = isinstance(loss, CrossEntropy | Likelihood)
         if not served or not size.serves(len(data[0])):
             return None
-        settings, told = self._settings(), {}
+        settings, told = {**self._settings(), **shapes}, dict[str, Any]()
+        if shapes["convex"]:
+            told["activations"] = CONVEX_UNITS
         if self.activation is not None:
             if isinstance(self.activation, Sequence) and not isinstance(self.activation, str):
                 return None  # one for each of several layers
@@ -110,31 +116,35 @@ class _Feedforward(Estimator):
                 }
             )  # fmt: skip
 
-        exact = getattr(self, "noise", None) == 0.0
-        return fit_by_evidence(size, data, make, fit, exact=exact, **told)
+        exact = getattr(self, "noise", None) == 0.0 and not shaped  # signs hold up two layers
+        return fit_by_evidence(size, data, make, fit, exact=exact, bent=not shaped, **told)
 
     def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
-        self._refuse_unknown("monotonic_cst", self.monotonic_cst)
-        with refusals():
-            directions = _check_monotonic_cst(self, self.monotonic_cst)
-        told = {"missing": self.missing, "within": self.within, **settings}
-        told["convex"] = getattr(self, "convex", False)
-        if self.monotonic_cst is not None:
-            told["monotonic_cst"] = self._by_input(directions)
+        told = {"missing": self.missing, "within": self.within, **settings, **self._shapes()}
         if self.interaction_cst is not None:
             told["interaction_cst"] = self._sets_of_inputs()
         sizes = (self._inputs, *self._hidden, outputs)
         return LiftedMLP(sizes, self.activation, self._loss(), **told)
 
-    def _by_input(self, directions: Rows) -> list[int]:
-        """Return directions of the network's inputs, of which kinds have none."""
+    def _shapes(self) -> dict[str, Any]:
+        """Return directions and curvature of the network's inputs, of which kinds have none."""
+        found = {"monotonic_cst": self.monotonic_cst, "convex": getattr(self, "convex", False)}
+        return {name: self._by_input(name, given) for name, given in found.items()}
+
+    def _by_input(self, setting: str, given: Any) -> Any:
+        if given is None or isinstance(given, bool):
+            return given
+        if isinstance(given, Mapping):
+            self._refuse_unknown(setting, map(str, given))
+            given = [given.get(name, 0) for name in self.feature_names_in_]
+        marks = marks_of(setting, given, self.n_features_in_)
         if self._kinds is None:
-            return list(directions.tolist())
-        for name, direction in zip(self._kinds.names, directions, strict=True):
-            if direction and name in self._kinds.seen:
+            return marks
+        for name, mark in zip(self._kinds.names, marks, strict=True):
+            if mark and name in self._kinds.seen:
                 raise DataError(f"column {name!r} names kinds, which have no order to be held.")
-        each = zip(directions.tolist(), self._kinds.groups.values(), strict=True)
-        return [direction for direction, group in each for _ in group]
+        each = zip(marks, self._kinds.groups.values(), strict=True)
+        return [mark for mark, group in each for _ in group]
 
     def _sets_of_inputs(self) -> list[list[int]]:
         """Return the sets of features that may interact as sets of the network's inputs."""
@@ -298,8 +308,9 @@ class LiftedClassifier(ClassifierMixin, Classifying, _Feedforward):  # type: ign
     Args:
         hidden_layer_sizes: units of every hidden layer. None leaves it to the evidence of the data
             where that can be had (`fit_by_evidence`: some thousands of samples, and no setting of
-            a method, a penalty or a shape): one hidden layer beside a linear one, of 4 units, or of
-            16, 48 or 144 as long as log p(y) clearly grows. Elsewhere it has 100.
+            a method, a penalty, interactions or a bound): one hidden layer beside a linear one, of
+            4 units, of 8 where it rises or bends as asked, or of 16, 48 or 144 as long as log p(y)
+            clearly grows. Elsewhere it has 100.
         activation: of the hidden layers, an `Activation`, torch's module, or a name such as "relu",
             "tanh", "gelu", "logistic" or "identity"; or one for each. None is "relu", and of a size
             by the evidence "tanh" where log p(y) is larger with it.
@@ -338,9 +349,10 @@ class LiftedClassifier(ClassifierMixin, Classifying, _Feedforward):  # type: ign
         """Return probabilities, (samples, classes).
 
         By the feedforward rule; after a fit by the evidence averaged over the weights that the
-        data leave open, see `Posterior.predict_proba`.
+        data leave open, see `Posterior.predict_proba`, but under `monotonic_cst`, which holds for
+        these weights alone.
         """
-        if has_evidence(model_of(self)):
+        if has_evidence(model_of(self)) and self.monotonic_cst is None:
             chances = on_cpu(posterior(self).predict_proba(X))
         else:
             chances = self._forward(self._checked(X))
@@ -389,15 +401,18 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
     Args:
         hidden_layer_sizes: units of every hidden layer. None leaves it to the evidence of the data
             where that can be had (`fit_by_evidence`: some thousands of samples, and no setting of
-            a method, a penalty or a shape): one hidden layer beside a linear one, of 4 units, or of
-            16, 48 or 144 as long as log p(y) clearly grows. Elsewhere it has 100.
+            a method, a penalty, interactions or a bound): one hidden layer beside a linear one, of
+            4 units, of 8 where it rises or bends as asked, or of 16, 48 or 144 as long as log p(y)
+            clearly grows. Elsewhere it has 100.
         activation: of the hidden layers, an `Activation`, torch's module, or a name such as "relu",
             "tanh", "gelu", "logistic" or "identity"; or one for each. None is "relu", and of a size
-            by the evidence "tanh" where log p(y) is larger with it.
+            by the evidence "tanh" where log p(y) is larger with it, or "softplus" for `convex`.
         loss: of `liftednet.losses`, or its name, such as "huber" or "quantile:0.9"; None for
             SquaredError().
         convex: whether predictions are a convex function of X at every input, as `certify` proves;
-            the activation is then "relu", "leaky_relu", "elu", "softplus" or "identity".
+            or of every feature 1 (convex in it while the others stand still), -1 (concave) or 0, or
+            these numbers by name of a data frame's columns. The activation is then "relu",
+            "leaky_relu", "elu", "softplus" or "identity".
         noise: 0.0 for targets that are a smooth function of X, to as many digits as they have: two
             layers of units, as many as there are samples for, without a search. It leaves size and
             method to the model, as None does, which finds out about noise. "varying" where its size
@@ -422,7 +437,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
     """
 
     loss: Loss | str | None = None
-    convex: bool = False
+    convex: bool | Mapping[str, int] | Sequence[int] = False
     noise: float | str | None = None
 
     def _of_best_size(

@@ -36,8 +36,9 @@ def described_estimator(estimator: Any, known: Catalogue) -> Description:
             "its network, .model_."
         )
     given = estimator.get_params(deep=False)
-    if isinstance(directions := given.get("monotonic_cst"), Mapping):
-        given["monotonic_cst"] = [directions.get(x, 0) for x in estimator.feature_names_in_]
+    for name in ("monotonic_cst", "convex"):
+        if isinstance(marks := given.get(name), Mapping):
+            given[name] = [marks.get(x, 0) for x in estimator.feature_names_in_]
     settings = {name: describe(value, known) for name, value in given.items()}
     fitted = {
         name: _as_json(name, value)

@@ -140,7 +140,7 @@ def test_the_evidence_of_the_linear_part_is_the_density_of_the_targets() -> None
 
 def test_a_setting_of_ones_own_has_the_size_that_it_had() -> None:
     x, y = linear(60, 0.5)
-    for settings in ({"rho": 0.1}, {"method": "minibatch"}, {"monotonic_cst": [1, 0, 0, 0]}):
+    for settings in ({"rho": 0.1}, {"method": "minibatch"}, {"interaction_cst": "pairwise"}):
         model = LiftedRegressor(random_state=0, max_iter=5, **settings).fit(x, y)
         assert sizes(model) == (4, 100, 1)
     assert sizes(LiftedRegressor((7,), random_state=0, max_iter=5).fit(x, y)) == (4, 7, 1)

@@ -48,6 +48,19 @@ def require_sound(certificate, function, inputs=3):
         bend = (function(a) + function(b)) / 2 - function((a + b) / 2)
     assert bool((bend >= -1e-7)[:, certificate.convex].all())
     assert bool((bend <= 1e-7)[:, certificate.concave].all())
+    bend = bends_of(function, inputs)
+    assert bool((bend >= -1e-7)[:, certificate.convex_in].all())
+    assert bool((bend <= 1e-7)[:, certificate.concave_in].all())
+
+
+def bends_of(function, inputs, size=100.0):
+    """Return second differences along every axis, (samples, outputs, inputs)."""
+    generator = torch.Generator().manual_seed(3)
+    x = size * (2 * torch.rand(300, inputs, generator=generator).double() - 0.5)
+    steps = size * torch.rand(300, 1, generator=generator).double()
+    with torch.no_grad():
+        sides = [[function(x + k * steps * axis) for k in (-1, 0, 1)] for axis in torch.eye(inputs)]
+    return torch.stack([a - 2 * b + c for a, b, c in sides], -1)
 
 
 @pytest.mark.parametrize(
@@ -209,6 +222,54 @@ def test_graphs_with_sums_convolutions_and_two_losses():
     facts = certify(model)
     require_sound(facts, lambda rows: torch.cat(exported(rows.view(-1, 1, 4, 4)), 1), inputs=16)
     assert facts.lipschitz < torch.inf and facts.lowest.shape == (4, 16)
+
+
+@pytest.mark.parametrize("activation", [Softplus(), ReLU()], ids=repr)
+@pytest.mark.parametrize("directions", [None, [1, 0, 0, -1]])
+def test_signs_of_weights_make_outputs_bend_in_single_inputs(activation, directions):
+    """Any weights with these signs; of free inputs some outputs bend in both ways."""
+    model = LiftedMLP((4, 21, 14, 2), activation, SquaredError(), convex=[1, -1, 0, 1],
+                      monotonic_cst=directions, dtype=torch.float64)  # fmt: skip
+    layers, draw = zip(model.network.parameters, model._penalties(), strict=True), []
+    generator = torch.Generator().manual_seed(0)
+    for parameter, penalty in layers:
+        matrix, bias = (torch.randn(n, parameter.shape[1], generator=generator).double()
+                        for n in (parameter.shape[0], 1))  # fmt: skip
+        draw.append(Weights(penalty.project(matrix), bias[0]))
+    network = to_torch(model.with_weights(draw))
+    facts = certify(model)
+    require_sound(facts, network, inputs=4)
+    assert facts.convex_in.tolist() == [[True, False, False, True]] * 2
+    assert facts.concave_in.tolist() == [[False, True, False, False]] * 2
+    assert not facts.convex.any() and not facts.concave.any()
+    assert "output 0 is convex in 2 of 4 inputs: 0, 3" in str(facts)
+    if directions is not None:
+        assert facts.increasing == (0,) and facts.decreasing == (3,)
+    bend = bends_of(network, 4, 2.0)
+    held = [1, 3] if directions is None else [1]  # units that see both fewer bend less
+    assert all(float(bend[..., n].abs().max()) > 1e-3 for n in held)
+    assert float(bend[..., 2].max()) > 1e-3 and float(bend[..., 2].min()) < -1e-3
+    crossed = Weights(draw[1].matrix.where(draw[1].matrix != 0, 1e-3), draw[1].bias)
+    again = certify(model.with_weights([draw[0], crossed, draw[2]]))
+    assert not again.convex_in[:, [0, 3]].any() and not again.concave_in[:, 1].any()
+    require_sound(again, to_torch(model), inputs=4)
+
+
+def test_one_layer_bends_in_an_input_as_the_units_do_that_see_it():
+    for seed in range(6):
+        draw = torch.Generator().manual_seed(seed)
+        first, last = torch.randn(5, 6, generator=draw), torch.randn(6, 1, generator=draw)
+        first = first * (torch.rand(5, 6, generator=draw) < 0.3)
+        network: Any = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 1)).double()
+        with torch.no_grad():
+            network[0].weight.copy_(first.T)
+            network[2].weight.copy_(last.T)
+        facts = certify(network)
+        bends = (first != 0).float() @ torch.cat([last < 0, last > 0], 1).float()
+        assert facts.convex_in[0].equal(bends[:, 0] == 0)
+        assert facts.concave_in[0].equal(bends[:, 1] == 0)
+        require_sound(facts, network, inputs=5)
+        assert 0 < int(facts.convex_in.sum()) + int(facts.concave_in.sum()) < 10
 
 
 def test_the_table_names_what_is_certain():

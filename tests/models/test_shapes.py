@@ -63,7 +63,7 @@ def test_a_score_that_is_monotone_is_as_good_and_stays_so_in_a_file(tmp_path):
     again = load(save(score.model_, tmp_path / "score.safetensors"))
     assert again.fit(x, y[:, None]).monotonic_cst[2] == 1
     assert certify(again).increasing == (2, 3, 8)
-    with pytest.raises(DataError, match="shape"):
+    with pytest.raises(DataError, match="each of 10 inputs"):
         LiftedRegressor((5,), monotonic_cst=[1]).fit(x, y)
 
 
@@ -102,6 +102,28 @@ def test_estimators_are_convex_where_asked_and_their_files_are(tmp_path: Path) -
     assert np.array_equal(again.predict(x), model.predict(x))
 
 
+def test_an_estimator_bends_in_single_inputs_as_asked_and_is_as_good(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame(draw.random((900, 4)), columns=["dose", "age", "time", "size"])
+    x = frame.to_numpy()
+    truth = 3 * (x[:, 0] - 0.5) ** 2 * (1 + x[:, 3]) + np.sqrt(x[:, 1]) + np.sin(6 * x[:, 2])
+    y = truth + 0.1 * draw.normal(size=900)
+    asked: dict[str, Any] = {"convex": {"dose": 1, "age": -1}, "monotonic_cst": {"age": 1}}
+    off = []
+    for shape in (dict[str, Any](), asked):
+        model = LiftedRegressor(random_state=0, **shape).fit(frame[:300], y[:300])
+        off.append(float(np.mean((model.predict(frame[300:]) - truth[300:]) ** 2)))
+    assert off[1] < 1.1 * off[0]
+    facts = certify(model)
+    assert facts.convex_in[0].tolist() == [True, False, False, False]
+    assert facts.concave_in[0, 1] and facts.increasing == (1,)
+    assert "output 0 is convex in 1 of 4 inputs: dose" in str(facts)
+    again = load(save(model, tmp_path / "bent.lnet"))
+    assert again.convex == (1, -1, 0, 0)
+    assert str(certify(again)) == str(facts)
+    assert np.array_equal(again.predict(frame), model.predict(frame))
+
+
 def test_a_loaded_estimator_keeps_sets_of_inputs_and_names_of_directions(tmp_path: Path) -> None:
     frame = pd.DataFrame(X.double().numpy(), columns=["a", "b", "c"])
     model = LiftedRegressor((6,), interaction_cst=[{"b", "c"}], monotonic_cst={"a": 1}, max_iter=5,
@@ -116,10 +138,13 @@ def test_the_probability_of_the_second_class_is_monotone():
     frames = pytest.importorskip("pandas")
     x = frames.DataFrame({"a": X[:, 0], "b": X[:, 1]})
     labels = ["yes" if one > two / 10 else "no" for one, two in zip(x.a, x.b, strict=True)]
-    found = LiftedClassifier((20, 10), monotonic_cst={"a": 1, "b": -1}, random_state=0)
-    assert found.fit(x, labels).score(x, labels) > 0.95
-    facts = certify(found.model_)
-    assert bool((facts.lowest[1, 0] >= 0) & (facts.highest[1, 1] <= 0))
+    for hidden in ((20, 10), None):
+        found = LiftedClassifier(hidden, monotonic_cst={"a": 1, "b": -1}, random_state=0)
+        assert found.fit(x, labels).score(x, labels) > 0.95
+        facts = certify(found.model_)
+        assert bool((facts.lowest[1, 0] >= 0) & (facts.highest[1, 1] <= 0))
+        exact = found.model_.forward(X[:, :2]).numpy()  # means over weights would not be monotone
+        assert np.array_equal(found.predict_proba(x), exact)
 
 
 @pytest.mark.parametrize("method", ["minibatch", "full"])
@@ -161,6 +186,13 @@ def regression(**shape):
         (lambda: regression(convex=True, monotonic_cst=[1, 0, 0]), "another graph"),
         (lambda: regression(convex=True, skip=True), "leave them out"),
         (lambda: regression(monotonic_cst=[1, 0, 2]), "1, -1 or 0"),
+        (lambda: regression(convex=[1, 0, 2]), "convex needs 1, -1 or 0 for each of 3 inputs"),
+        (lambda: regression(convex=[1, -1, 0], activations=Tanh()), "one of ELU"),
+        (
+            lambda: LiftedMLP((3, 2, 1), loss=SquaredError(), convex=[1, -1, 0]),
+            "3 kinds of units, and a hidden layer has 2: give it 3",
+        ),
+        (lambda: Lifted(regression().network, convex=True), "input_convex"),
         (lambda: regression(monotonic_cst=[1, 0, 0.5]), "1, -1 or 0"),
         (lambda: LiftedMLP((3, 4, 3), monotonic_cst=[1, 0, 0]), "3 classes"),
         (
@@ -176,6 +208,12 @@ def regression(**shape):
 def test_a_shape_that_cannot_be_held_is_refused(make, message):
     with pytest.raises((DataError, DeclarationError), match=message):
         make()
+
+
+def test_a_curvature_by_a_name_that_there_is_not_is_refused() -> None:
+    frame = pd.DataFrame(X.double().numpy(), columns=["a", "b", "c"])
+    with pytest.raises(DataError, match=r"convex names 'dose', .* there are a, b, c\."):
+        LiftedRegressor(convex={"dose": 1}).fit(frame, Y[:, 0].numpy())
 
 
 @pytest.mark.parametrize(

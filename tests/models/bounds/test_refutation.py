@@ -26,6 +26,8 @@ FALSE = {
     "lipschitz": lambda claim: replace(claim, lipschitz=0.1 * claim.lipschitz),
     "convex": lambda claim: replace(claim, convex=~claim.convex),
     "concave": lambda claim: replace(claim, concave=~claim.concave),
+    "convex_in": lambda claim: replace(claim, convex_in=~claim.convex_in),
+    "concave_in": lambda claim: replace(claim, concave_in=~claim.concave_in),
     "least": lambda claim: replace(claim, least=claim.least + 0.1),
     "most": lambda claim: replace(claim, most=claim.least + 0.01),
 }

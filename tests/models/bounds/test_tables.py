@@ -88,7 +88,7 @@ def test_sums_add_ends_by_the_signs_of_their_factors():
     same(torch.stack(table.span(loose)), matrix([-1.25], [2.25]))
     endless = table.sums(x[:1, None], matrix([1.0]), vector(INF), zeros(1))
     assert [float(end) for end in table.span(endless)] == [-INF, INF]
-    assert not table.convex[endless] and not table.concave[endless]
+    assert not table.convex[endless, -1] and not table.concave[endless, -1]
 
 
 def test_a_product_has_the_slopes_and_values_of_its_corners():
@@ -97,7 +97,7 @@ def test_a_product_has_the_slopes_and_values_of_its_corners():
     same(table.low[found], matrix([0.5, -1.0, -3.0]))
     same(table.high[found], matrix([3.0, 2.0, 6.0]))
     assert near(table.joint(found), 3.0 + 2.0)
-    assert not table.convex[found] and not table.concave[found]
+    assert not table.convex[found, -1] and not table.concave[found, -1]
 
 
 def test_shares_move_by_a_quarter_of_what_raises_and_lowers_them():
@@ -118,10 +118,10 @@ def test_shares_move_by_a_quarter_of_what_raises_and_lowers_them():
     same(table.high[logs, :-1], (a - a.amin(1, keepdim=True)).T)
     assert table.span(logs)[0].eq(-INF).all() and table.span(logs)[1].eq(0).all()
     assert near(table.joint(logs), (1 + math.sqrt(3)) * norm)
-    assert table.concave[logs].all() and not table.convex[torch.cat([share, logs])].any()
-    assert not table.concave[share].any()
+    assert table.concave[logs, -1].all() and not table.convex[torch.cat([share, logs]), -1].any()
+    assert not table.concave[share, -1].any()
     bent = table.bent(x, curves.EXPONENTIAL)
-    assert not table.concave[table.log_softmax(bent[None])].any()
+    assert not table.concave[table.log_softmax(bent[None]), -1].any()
     lone = table.softmax(x[:1, None])[0]
     assert table.joint(lone) == 0 and table.low[lone].equal(matrix([0.0, 0.0, 1.0]))
     assert table.high[lone].equal(matrix([0.0, 0.0, 1.0]))
@@ -135,9 +135,9 @@ def test_the_largest_has_the_ends_of_all():
     same(table.high[found], matrix([1.0, 0.0, 2.0]))
     same(table.high[soft], matrix([1.0, 0.0, 2.7]))
     assert near(table.joint(found), 2.0)
-    assert table.convex[found] and not table.concave[found]
+    assert table.convex[found, -1] and not table.concave[found, -1]
     concave = table.bent(x, curves.LOGSIGMOID)
-    assert not table.convex[table.largest(torch.stack([x[:1], concave[:1]], 1))]
+    assert not table.convex[table.largest(torch.stack([x[:1], concave[:1]], 1)), -1]
 
 
 def test_a_projection_moves_within_its_limits_and_what_they_hold_together():
@@ -148,17 +148,23 @@ def test_a_projection_moves_within_its_limits_and_what_they_hold_together():
     bound = table.projected(steep, matrix([1.0, 0.0, 0.0]), some, none)[0]
     same(table.low[bound, :-1], torch.diag(vector(0.0, -4.0, 1.0)))
     same(table.high[bound, :-1], torch.diag(vector(2.0, -4.0, 1.0)))
-    assert table.convex[bound].all()  # max(u, l)
-    assert table.concave[bound].tolist() == [False, True, True]
+    assert table.convex[bound, -1].all()  # max(u, l)
+    assert table.concave[bound, -1].tolist() == [False, True, True]
     capped = table.projected(steep, matrix([1.0, 0.0, 0.0]), none, some)[0]
-    assert table.concave[capped].all()
-    assert table.convex[capped].tolist() == [False, True, True]
+    assert table.concave[capped, -1].all()
+    assert table.convex[capped, -1].tolist() == [False, True, True]
     below = table.projected(steep, matrix([-1.0, 0.0, 0.0]), some, none)[0]  # u <= -l
-    assert table.convex[below].tolist() == [False, True, True] and table.concave[below].all()
+    assert (
+        table.convex[below, -1].tolist() == [False, True, True] and table.concave[below, -1].all()
+    )
     order = table.projected(steep, matrix([1.0, -1.0, 0.0]), none, some)[0]
     same(table.low[order, :-1], matrix([0.0, -2.0, 0.0], [0.0, -4.0, 0.0], [0.0, 0.0, 1.0]))
     same(table.high[order, :-1], matrix([2.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]))
-    assert table.convex[order].tolist() == table.concave[order].tolist() == [False, False, True]
+    assert (
+        table.convex[order, -1].tolist()
+        == table.concave[order, -1].tolist()
+        == [False, False, True]
+    )
     total = table.projected(steep, matrix([1.0, 1.0, 0.0]), some, some)[0]
     same(table.low[total, :-1], matrix([0.0, -2.0, 0.0], [-1.0, -4.0, 0.0], [0.0, 0.0, 1.0]))
     same(table.high[total, :-1], matrix([2.0, 2.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]))
@@ -194,7 +200,7 @@ def test_maps_of_units_bend_as_their_composition(name):
     cap = table.affine(cup[None], matrix([-1.0]))[0]
     given = {LINE: x, CUP: cup, CAP: cap}[below]
     found = table.bent(given, curve)
-    assert (bool(table.convex[found]), bool(table.concave[found])) == wanted
+    assert (bool(table.convex[found, -1]), bool(table.concave[found, -1])) == wanted
     grid = torch.linspace(-1, 2, 301, dtype=torch.float64)
     values = curve.forward({LINE: grid, CUP: grid.exp(), CAP: -grid.exp()}[below])
     bend = values[2:] - 2 * values[1:-1] + values[:-2]
@@ -214,7 +220,7 @@ def test_convex_units_stay_so_by_the_signs_of_a_matrix():
     found = table.affine(below, columns)[0]
     row = table.sums(below.expand(5, 3), columns.T, zeros(5), zeros(5))
     for each in (found, row):
-        flags = zip(table.convex[each].tolist(), table.concave[each].tolist(), strict=True)
+        flags = zip(table.convex[each, -1].tolist(), table.concave[each, -1].tolist(), strict=True)
         assert list(flags) == wanted
 
 
@@ -264,8 +270,8 @@ def test_constants_that_are_no_numbers_have_no_ends():
     table, _ = made((-1.0, 1.0))
     found = table.constants(matrix([1.5, math.nan], [INF, 1.5]))
     assert found[0, 0] == found[1, 1] and found.shape == (2, 2)
-    assert table.convex[found].tolist() == table.concave[found].tolist()
-    assert table.convex[found].tolist() == [[True, False], [False, True]]
+    assert table.convex[found, -1].tolist() == table.concave[found, -1].tolist()
+    assert table.convex[found, -1].tolist() == [[True, False], [False, True]]
     low, high = table.span(found)
     assert low.tolist() == [[1.5, -INF], [-INF, 1.5]] and high.tolist() == [[1.5, INF], [INF, 1.5]]
     assert not table.low[found.flatten(), :-1].any()
