@@ -3,7 +3,8 @@
 Numba compiles them for the CPU when they are first called, which takes seconds, and keeps them
 beside their sources, or where NUMBA_CACHE_DIR says, so that later processes load them in
 milliseconds. Without Numba, or a place to keep them, torch does the same; and where the problem is
-so small that torch is done before the compiler would be, until they are kept there.
+so small that torch is done before the compiler would be, until they are kept there, or, of weights,
+until a few such problems have had them compiled beside the next.
 """
 
 from __future__ import annotations
@@ -11,18 +12,21 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.activation import Activation
 from liftednet.activations import smooth
 from liftednet.activations.piecewise_linear import (
@@ -38,6 +42,7 @@ from liftednet.problems import StateFit
 
 _ENTRIES = 1 << 17  # of a part that is worth a thread
 WORTH_COMPILING = 1 << 20  # entries: torch takes about a second for a state fit of so many
+_OFTEN = 1 << 6  # times as much is asked of one problem that waits as of several that do not
 RAMP, SIGMOID, TANH, ARCTAN, SINE, SOFTPLUS, ELU = range(7)
 _CURVED: dict[type[Activation], int] = {
     smooth.Sigmoid: SIGMOID,
@@ -49,6 +54,8 @@ _CURVED: dict[type[Activation], int] = {
 }
 Array = np.ndarray[Any, np.dtype[Any]]
 Found = TypeVar("Found")
+_asked: Counter[Any] = Counter()  # entries of the small problems that a loop would have taken
+_begun: dict[Any, Thread] = {}
 
 
 def _can_write(folder: Path) -> bool:
@@ -94,6 +101,26 @@ def at_hand(
 
     module = import_module(f".{rows}", __package__)
     return all(lanes.at_hand(getattr(module, name), str(kind)[6:], links) for name in names)
+
+
+def compiled_beside(call: Callable[[], object], entries: int) -> bool:
+    """Say whether a loop is there that a few small problems have had compiled, beside the next.
+
+    Which begins when torch has had some .2 s of them, and ends before the process does or forks.
+
+    Args:
+        call: calls the loop with arguments of the types that it will take.
+        entries: of a problem, as for `worth_compiling`.
+    """
+    if processes.size() > 1:  # of which each would have it at a time of its own
+        return False
+    _asked[call] += entries
+    if call not in _begun and worth_compiling(_asked[call], _OFTEN):
+        thread = _begun[call] = Thread(target=call)
+        if hasattr(os, "register_at_fork"):  # a child would wait for the compiler forever
+            os.register_at_fork(before=thread.join)
+        thread.start()
+    return call in _begun and not _begun[call].is_alive()
 
 
 def in_threads(work: Callable[[slice], Found], samples: int, columns: int) -> list[Found]:

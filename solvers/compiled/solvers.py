@@ -34,6 +34,7 @@ from .loops import (
     Ramp,
     array,
     at_hand,
+    compiled_beside,
     in_threads,
     link_rows,
     ramp,
@@ -59,6 +60,7 @@ _INPUTS = 4_096  # inputs, of which each has a row of sums
 _LONGEST = 400  # steps of accelerated gradients in whose time it is left to them
 _PASSES = 20_000  # over rows
 _QUICK = 16  # times as fast an entry of sums is in a step of torch's as one of states
+_FIT = 1_500  # entries in whose time torch begins and ends a fit
 _ROUNDING = 1e-13  # of terms, that sums over samples may be off
 
 Cache = TypeVar("Cache")
@@ -469,10 +471,10 @@ class CoordinateDescent(Solver[WeightFit, Weights, None]):
     def suits(self, problem: WeightFit) -> bool:
         """Say whether no compiler has to be waited for, or that is worth it."""
         groups = any(isinstance(part, GroupLasso) for part in problem.penalty.parts)
-        loop = "descend_together" if groups else "descend"
-        return worth_compiling(problem.design.features**2 // _QUICK, problem.units) or at_hand(
-            "descent_rows", loop
-        )
+        loop, call = ("descend_together", _groups) if groups else ("descend", _entries)
+        entries = _FIT + problem.design.features**2 // _QUICK * problem.units
+        found = worth_compiling(entries) or at_hand("descent_rows", loop)
+        return found or compiled_beside(call, entries)
 
     def solve(
         self, problem: WeightFit, start: Weights | None = None, cache: None = None
@@ -523,6 +525,22 @@ class CoordinateDescent(Solver[WeightFit, Weights, None]):
             return used
 
         return max(in_threads(work, *z.shape))
+
+
+def _entries() -> None:
+    """Call the loop of entries with the types that it takes."""
+    from .descent_rows import Rest, descend
+
+    one = np.ones((1, 1))
+    descend(one, one, Rest(one, one, 1.0, 1.0, 1.0), 1.0, 1.0, one)
+
+
+def _groups() -> None:
+    """Call the loop of rows with the types that it takes."""
+    from .descent_rows import descend_together
+
+    one = np.ones((1, 1))
+    descend_together(one, one, 1.0, 1.0, 1.0, 1, one)
 
 
 def _mean(design: Any) -> Tensor:

@@ -6,6 +6,7 @@ import math
 import pickle
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from liftednet.activations.piecewise_linear import Bounded
 from liftednet.divergences import joint, tight
 from liftednet.losses import SimplexCrossEntropy
 from liftednet.models import GaussNewton, LiftedRNN
-from liftednet.problems import Link, OutputFit, StateFit
+from liftednet.penalties import L1, GroupLasso
+from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit
 from liftednet.solvers import choose, solve
-from liftednet.solvers.compiled import loops, recurrent_rows, simplex_rows, solvers
+from liftednet.solvers.compiled import descent_rows, loops, recurrent_rows, simplex_rows, solvers
 from liftednet.solvers.compiled.lanes import LANES, compiled, filled
 from liftednet.solvers.compiled.loops import ramp
 from liftednet.solvers.compiled.solvers import CompiledDescent, CompiledNewton, CompiledSimplex
@@ -309,6 +311,38 @@ def test_large_problems_are_worth_a_compiler(monkeypatch: pytest.MonkeyPatch) ->
     assert not choose(below_one_link(3)).name.startswith("compiled")
     assert choose(below_one_link(3, samples=1 << 18)).name == "compiled-newton"
     assert choose(below_one_link(40, samples=1 << 18)).name == "compiled-descent"
+
+
+def test_a_few_small_weight_fits_have_their_loop_compiled_beside_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loops, "WORTH_COMPILING", 1 << 20)
+    compiling, done = threading.Event(), threading.Event()
+
+    def call() -> None:
+        compiling.set()
+        assert done.wait(60)
+
+    few = 10_000  # entries, which take torch a tenth of a second or two
+    assert not loops.compiled_beside(call, few) and not compiling.is_set()
+    assert not loops.compiled_beside(call, few)  # now compiled, and not waited for
+    assert compiling.wait(60) and not loops.compiled_beside(call, few)
+    done.set()
+    loops._begun[call].join(60)
+    assert loops.compiled_beside(call, 0)
+
+
+def test_loops_compiled_beside_have_the_types_of_the_calls() -> None:
+    x = normal(7, 9, 3)
+    for loop, call, penalty in (
+        (descent_rows.descend, solvers._entries, L1(0.5)),
+        (descent_rows.descend_together, solvers._groups, GroupLasso(0.5)),
+    ):
+        call()
+        known = set(loop.signatures)
+        fit = WeightFit(joint(activations.Identity()), Design(x), x[:, :2], penalty)
+        assert solve(fit, "coordinate-descent").solver == "coordinate-descent"
+        assert set(loop.signatures) == known and len(known) == 1
 
 
 def test_what_is_at_hand_is_known_before_a_problem_is_there() -> None:
