@@ -38,7 +38,6 @@ from liftednet.storage import (
 from liftednet.validation import model_of, require_flag
 
 from .builders import LiftedMLP, LiftedRNN
-from .certificate import certify
 from .error_bars import packed_posterior, restore_posterior
 from .fingerprint import described_network, difference
 from .incomplete import unpacked_completion
@@ -433,6 +432,8 @@ def card_of(model: Any, archive: Archive, path: Path) -> str:
         archive: of its file.
         path: of its file.
     """
+    from .certificate import certify  # which files are read without
+
     name = type(model).__name__
     task = [f"pipeline_tag: tabular-{_TASKS[name]}"] if name in _TASKS else []
     try:

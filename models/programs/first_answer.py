@@ -14,10 +14,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import optimize
 
 from liftednet.errors import DeclarationError, SolverError
 from liftednet.lazy import cvxpy as cp
+from liftednet.lazy import optimize
 
 from ..bounds.curves import Array
 from .composition import Composition
