@@ -225,22 +225,26 @@ class NoSettings(Run):
 
 @dataclass(frozen=True)
 class Process(Run):
-    """A Gaussian process of many length scales, learned on some rows and then given all."""
+    """A Gaussian process of many length scales, learned on half of the rows and then given all.
 
-    rows: float = 500
+    Lengths are learned with a jitter of 1e-10 or more: with less a search takes minutes.
+    """
+
     jitter: float = 1e-10
 
     TITLE = "Gaussian process"
-    SEARCH = (("rows", 2.0), ("jitter", 10.0))
+    SEARCH = (("jitter", 10.0),)
     AS_FOR: ClassVar[dict[str, str]] = {}
 
     def train(self, task: Task) -> Predict:
         """Take as long as it takes, which is stored; jitter grows until there is a factor."""
-        x, y, some, jitter = task.x.numpy(), task.y.numpy(), slice(int(self.rows)), self.jitter
+        x, y, some, jitter = task.x.numpy(), task.y.numpy(), slice(POINTS // 2), self.jitter
+        kernel = RBF(np.ones(x.shape[1]), (1e-2, 1e3))
+        starts = {"n_restarts_optimizer": 2, "random_state": 0}  # of one some end at 1e-2
         while True:
-            kernel = RBF(np.ones(x.shape[1]), (1e-2, 1e3))
             try:
-                first = GaussianProcessRegressor(kernel, alpha=jitter).fit(x[some], y[some])
+                first = GaussianProcessRegressor(kernel, alpha=max(jitter, 1e-10), **starts)
+                first.fit(x[some], y[some])
                 whole = GaussianProcessRegressor(first.kernel_, alpha=jitter, optimizer=None)
                 whole.fit(x, y)
                 break
@@ -570,7 +574,9 @@ def main() -> None:
         f"{len(SEEDS)} seeds, or of as many as are named. A d-{HIDDEN}-{HIDDEN}-1 tanh network, "
         "but for kernels, polynomials (of one and two variables) and `LiftedRegressor(noise=0.0)`; "
         f"{POINTS:,} points. Settings were chosen on points of another seed. What is solved once "
-        "took as long as it took. The machine did other work. `python -m benchmarks.high_accuracy`."
+        "took as long as it took: the Gaussian process learns lengths on 500 points, from three "
+        "starts, in 1 to 25 s; on all of them, from one, it has 9.0e-05 on friedman and 6.3e-04 on "
+        "wing. The machine did other work. `python -m benchmarks.high_accuracy`."
     )
     write("high_accuracy", "Smooth functions to many digits", text, table(done))
 
