@@ -88,9 +88,11 @@ def spread(rows: Tensor, weights: Tensor | None = None) -> Spread:
     """
     nothing = rows.new_zeros(rows.shape[1], dtype=torch.float64)
     own = Spread(0.0, nothing, nothing, nothing + torch.inf, nothing - torch.inf)
-    # some megabyte in float64, which is looked at in a cache
-    for part in row_chunks(len(rows), rows.shape[1], rows.device):
-        own = own.with_more(_spread(rows[part], None if weights is None else weights[part]))
+    # some megabyte in float64, looked at in a cache, one after another in one place
+    parts = [*row_chunks(len(rows), rows.shape[1], rows.device)]
+    room = rows.new_empty(parts[0].stop if parts else 0, rows.shape[1], dtype=torch.float64)
+    for part in parts:
+        own = own.with_more(_spread(rows[part], None if weights is None else weights[part], room))
     if processes.size() == 1:
         return own
     sent = torch.stack([nothing + own.mass, own.mean, own.squares, own.low, own.high])
@@ -98,14 +100,14 @@ def spread(rows: Tensor, weights: Tensor | None = None) -> Spread:
     return reduce(Spread.with_more, each)
 
 
-def _spread(rows: Tensor, weights: Tensor | None) -> Spread:
-    """Return where the values of some rows lie."""
+def _spread(rows: Tensor, weights: Tensor | None, room: Tensor) -> Spread:
+    """Return where the values of some rows lie, for which there is room in float64."""
     if weights is not None:
         rows, weights = rows[weights > 0], weights[weights > 0].double()
     mass = len(rows) if weights is None else float(weights.sum())
-    values = rows.double()
+    values = room[: len(rows)].copy_(rows.detach())
     mean = (values.sum(0) if weights is None else weights @ values) / (mass or 1.0)
-    distance = values.sub_(mean) if rows.dtype is not torch.float64 else values - mean
+    distance = values.sub_(mean)
     squares = distance.square_().sum(0) if weights is None else weights @ distance.square_()
     ends = (rows.amin(0), rows.amax(0)) if mass else (mean + torch.inf, mean - torch.inf)
     return Spread(mass, mean, squares, *(end.double() for end in ends))
