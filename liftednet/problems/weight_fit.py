@@ -428,8 +428,9 @@ class WeightFit(Fit[Weights]):
             if self.pulled is not self.targets:
                 pulled = self.pulled[part].double()
                 push = push - target + pulled
-            rows = push if crossed else torch.cat([push, pulled], 1)
-            sums += self.design.weighed(rows, part).T @ chunk  # faster than chunk' push
+            rows = self.design.weighed(push if crossed else torch.cat([push, pulled], 1), part)
+            sums[:, : self.design.features] += rows.T @ chunk  # faster than chunk' push
+            sums[:, self.design.features :] += rows.sum(0).unsqueeze(1)
         value, sums = processes.total(value, sums)
         if not crossed:
             self.__dict__["cross"] = sums[units:].T  # in the same pass
@@ -490,9 +491,10 @@ class WeightFit(Fit[Weights]):
         return torch.cat([none, *(u for _, _, u in self.pre_activations(stacked))])
 
     def pre_activations(self, stacked: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Yield (rows, [X - shift, 1], X W + b + C) a chunk at a time, in float64."""
-        for part, chunk in self.design.centered.rows():
-            u = chunk @ stacked
+        """Yield (rows, X - shift, X W + b + C) a chunk at a time, in float64."""
+        design, features = self.design.centered, self.design.features
+        for part, chunk in replace(design, bias=False).rows():  # without ones, X as it stands
+            u = torch.addmm(stacked[features:].sum(0), chunk, stacked[:features])
             yield part, chunk, u if self.offset is None else u + self.offset[part].double()
 
 
