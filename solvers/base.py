@@ -78,6 +78,13 @@ class Solver(Generic[Problem, Value, Cache]):
         """Say whether it is the fastest for a problem that it serves, as benchmarks have it."""
         return True
 
+    def repeated(self, problem: Problem) -> bool:
+        """Say whether it is, now that `solve` has met a few problems alike; asked where it was not.
+
+        Trainings do not ask: they would change solvers on their way, at no certain step.
+        """
+        return False
+
     def prepare(self, problem: Problem, previous: Cache | None = None) -> Cache | None:
         """Return what problems of this structure share: a compiled problem, a factor, or nothing.
 

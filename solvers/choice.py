@@ -124,11 +124,14 @@ def serving(problem: Fit[Any], names: Sequence[str] | None = None) -> Iterator[A
                 yield solver
 
 
-def best(problem: Fit[Any], names: Sequence[str] | None = None) -> AnySolver:
-    """Return the first that suits a problem, else the first that serves it, of some names."""
+def best(problem: Fit[Any], names: Sequence[str] | None = None, repeats: bool = False) -> AnySolver:
+    """Return the first that suits a problem, else the first that serves it, of some names.
+
+    One suits where problems repeat, too, if that is asked for.
+    """
     first = None
     for solver in serving(problem, names):
-        if solver.suits(problem):
+        if solver.suits(problem) or (repeats and solver.repeated(problem)):
             return solver
         first = first or solver
     return first or _made(_REFERENCE)
@@ -195,12 +198,13 @@ def solve(problem: Fit[Any], solver: str | AnySolver = "auto", start: Any = None
         raise DeclarationError(
             f"solve needs a WeightFit, a StateFit or an OutputFit, got {type(problem).__name__}."
         )
-    chosen = choose(problem, solver)
+    auto = isinstance(solver, str) and solver == "auto"
+    chosen = best(problem, repeats=True) if auto else choose(problem, solver)
     problem.refuse_bad_values()
     if start is not None:
         problem.refuse_bad_start(start)
     solution = chosen.solve(problem, start, chosen.prepare(problem)).require_usable()
-    if solver == "auto":
+    if auto:
         solution = retry_in_torch(problem, solution)
         if solution.status is not Status.SOLVED:
             solution = _retried(problem, solution, chosen)

@@ -470,11 +470,18 @@ class CoordinateDescent(Solver[WeightFit, Weights, None]):
 
     def suits(self, problem: WeightFit) -> bool:
         """Say whether no compiler has to be waited for, or that is worth it."""
+        loop, _, entries = self._asks(problem)
+        return worth_compiling(entries) or at_hand("descent_rows", loop)
+
+    def repeated(self, problem: WeightFit) -> bool:
+        """Say whether a few problems alike have had the loop compiled."""
+        return compiled_beside(*self._asks(problem)[1:])
+
+    def _asks(self, problem: WeightFit) -> tuple[str, Callable[[], None], int]:
+        """Return a problem's loop, what calls it, and entries as for `worth_compiling`."""
         groups = any(isinstance(part, GroupLasso) for part in problem.penalty.parts)
         loop, call = ("descend_together", _groups) if groups else ("descend", _entries)
-        entries = _FIT + problem.design.features**2 // _QUICK * problem.units
-        found = worth_compiling(entries) or at_hand("descent_rows", loop)
-        return found or compiled_beside(call, entries)
+        return loop, call, _FIT + problem.design.features**2 // _QUICK * problem.units
 
     def solve(
         self, problem: WeightFit, start: Weights | None = None, cache: None = None
