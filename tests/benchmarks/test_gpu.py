@@ -12,14 +12,7 @@ import pytest
 import torch
 
 import benchmarks.gpu.run as run_module
-from benchmarks.gpu.checks import (
-    cases,
-    check,
-    check_jobs,
-    gram_check,
-    large_check,
-    replayed_check,
-)  # fmt: skip
+from benchmarks.gpu.checks import check_jobs, gram_check, large_check, replayed_check
 from benchmarks.gpu.jobs import Job
 from benchmarks.gpu.race import finishes
 from benchmarks.gpu.sweeps import sweep_speeds
@@ -50,8 +43,7 @@ def test_every_kernel_compiles_for_a_hopper_card() -> None:
     assert "of shared memory" in result.stdout
 
 
-def test_its_checks_pass_under_the_interpreter() -> None:
-    assert check(next(cases(TOY))).passed
+def test_its_single_checks_pass_under_the_interpreter() -> None:
     assert all(found(TOY).passed for found in (gram_check, large_check, replayed_check))
 
 
