@@ -498,9 +498,9 @@ class Network:
         states = [state for group in self.groups() for state in group]
         scores: list[Any] = [term.argument for term in self.terms if term.state is None]
         scores = [x if ends_of(x) is None else x.arguments[0] for x in scores]
-        if beside:
-            scores = [_without_skip(x, self.inputs) for x in scores]
         layers: list[Any] = [*(state.argument for state in states), *scores]
+        if beside and layers:  # the last is that of the loss, which may have states of its own
+            layers[-1] = _without_skip(layers[-1], self.inputs)
         alone = len(self.inputs) == len(self.terms) == 1 and not self.inputs[0].sequence
         pairs = zip(layers, [*self.inputs, *states], strict=False)  # the loss may have states
         dense = (isinstance(x, Applied) and x.layer.plain and x.arguments[0] is y for x, y in pairs)

@@ -124,6 +124,15 @@ def test_an_estimator_bends_in_single_inputs_as_asked_and_is_as_good(tmp_path: P
     assert np.array_equal(again.predict(frame), model.predict(frame))
 
 
+def test_losses_with_states_of_their_own_have_shapes_without_settings() -> None:
+    draw = np.random.default_rng(0)
+    x = draw.uniform(-1, 1, (120, 2))
+    y = x[:, 0] ** 2 + x[:, 1] + 0.1 * draw.normal(size=120)
+    asked: dict[str, Any] = {"convex": [1, 0], "monotonic_cst": [0, 1]}
+    facts = certify(LiftedRegressor(loss="huber:0.2", random_state=0, **asked).fit(x, y))
+    assert bool(facts.convex_in[0, 0]) and 1 in facts.increasing
+
+
 def test_a_loaded_estimator_keeps_sets_of_inputs_and_names_of_directions(tmp_path: Path) -> None:
     frame = pd.DataFrame(X.double().numpy(), columns=["a", "b", "c"])
     model = LiftedRegressor((6,), interaction_cst=[{"b", "c"}], monotonic_cst={"a": 1}, max_iter=5,
