@@ -73,7 +73,7 @@ class PotentialActivation(Activation):
                 f"{float(v[1:][fall][0]):.4g}."
             )
         far = self.forward(torch.tensor([-_REACH, _REACH]).double())
-        if bool((far.abs() > _FARTHEST / 2).any()):
+        if bool((far.abs() >= _FARTHEST / 2).any()):
             raise DeclarationError(
                 f"{self!r} grows too slowly: <u, v> - Phi(v) has no largest value where |u| is "
                 f"{_REACH:g}. Give the ends of its domain."
@@ -214,7 +214,7 @@ class _Argmax(torch.autograd.Function):
         """Return v = phi(u), phi'(u) and phi''(u)."""
         exact = u.detach().double()
         one = torch.ones_like(exact)
-        v = phi._root(exact, one, torch.zeros_like(exact))
+        v = phi._root(exact, one, torch.zeros_like(exact)).where(~exact.isnan(), exact)
         rate, curl = phi.rates(exact, v)
         return v.to(u), rate.to(u), curl.to(u)
 

@@ -241,7 +241,8 @@ def certify(
     if exact:
         found = _exact(model, found, ends, example, seconds)
     whole = None if ends is None else torch.from_numpy(np.stack(ends))
-    found = replace(found, limits=subject.limits, names=subject.names, box=whole)
+    unknown = found.unknown + subject.unknown
+    found = replace(found, limits=subject.limits, names=subject.names, unknown=unknown, box=whole)
     refute(network, found, subject.example, subject.data)
     return found
 

@@ -28,6 +28,9 @@ from .tensors import Followed, Walk, follow
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Ends = tuple[Array, Array]
 
+# What stands in for an entry moves with those that are seen, so that raising one moves others.
+_HOLES = "entries of X that are NaN, which the others complete"
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -39,6 +42,7 @@ class Subject:
         data: training inputs, or None.
         limits: that a projection holds.
         names: of the inputs, or none.
+        unknown: inputs of which nothing is claimed.
     """
 
     network: nn.Module
@@ -46,6 +50,7 @@ class Subject:
     data: tuple[Tensor, ...] | None = None
     limits: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
 
 def subject_of(model: Any, example: Any, logits: bool = False) -> Subject:
@@ -81,7 +86,8 @@ def subject_of(model: Any, example: Any, logits: bool = False) -> Subject:
     else:
         network = to_torch(model, logits=logits)
     found = _of_graph(network, model.structure, not logits, example, like)
-    return replace(found, data=_trained_on(model))
+    holes = (_HOLES,) if model._completion.priors else ()
+    return replace(found, data=_trained_on(model), unknown=holes)
 
 
 def _of_graph(

@@ -37,7 +37,17 @@ from ..methods import GaussNewton
 from ..relevance import relevance_of
 from ..shapes import CONVEX_UNITS, interaction_groups, marks_of
 from .base import Classifying, Constraints, Estimator, documented, on_cpu
-from .input import FLOATS, DataTypeError, Kinds, Rows, columns, numbered, refusals, refuse_dates
+from .input import (
+    FLOATS,
+    DataTypeError,
+    Kinds,
+    Rows,
+    by_name,
+    columns,
+    numbered,
+    refusals,
+    refuse_dates,
+)
 
 __all__ = ["LiftedClassifier", "LiftedRegressor"]
 
@@ -134,7 +144,7 @@ class _Feedforward(Estimator):
     def _by_input(self, setting: str, given: Any) -> Any:
         if given is None or isinstance(given, bool):
             return given
-        if isinstance(given, Mapping):
+        if isinstance(given := by_name(given), Mapping):
             self._refuse_unknown(setting, map(str, given))
             given = [given.get(name, 0) for name in self.feature_names_in_]
         marks = marks_of(setting, given, self.n_features_in_)
@@ -411,7 +421,8 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
             SquaredError().
         convex: whether predictions are a convex function of X at every input, as `certify` proves;
             or of every feature 1 (convex in it while the others stand still), -1 (concave) or 0, or
-            these numbers by name of a data frame's columns. The activation is then "relu",
+            these numbers by name of a data frame's columns; with loss="poisson" of log rates. The
+            activation is then "relu",
             "leaky_relu", "elu", "softplus" or "identity".
         noise: 0.0 for targets that are a smooth function of X, to as many digits as they have: two
             layers of units, as many as there are samples for, without a search. It leaves size and

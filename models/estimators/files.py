@@ -12,7 +12,7 @@ from liftednet.storage import Catalogue, Description, describe, rebuild
 
 from .base import Estimator
 from .feedforward import LiftedClassifier, LiftedRegressor
-from .input import Kinds
+from .input import Kinds, by_name
 from .sequences import LiftedSequenceClassifier
 
 _KINDS: dict[str, type[Estimator]] = {
@@ -37,7 +37,7 @@ def described_estimator(estimator: Any, known: Catalogue) -> Description:
         )
     given = estimator.get_params(deep=False)
     for name in ("monotonic_cst", "convex"):
-        if isinstance(marks := given.get(name), Mapping):
+        if isinstance(marks := by_name(given.get(name)), Mapping):
             given[name] = [marks.get(x, 0) for x in estimator.feature_names_in_]
     settings = {name: describe(value, known) for name, value in given.items()}
     fitted = {

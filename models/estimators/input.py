@@ -193,6 +193,11 @@ def numbers(name: str, values: ArrayLike) -> Rows:
     return found
 
 
+def by_name(marks: Any) -> Any:
+    """Return what a series of pandas has by the names of columns; others as they are."""
+    return marks.to_dict() if hasattr(marks, "to_dict") else marks
+
+
 def columns(y: Rows) -> Rows:
     """Return targets as (samples, outputs), float64.
 

@@ -6,11 +6,12 @@ import math
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from liftednet import Network, certify, to_torch
+from liftednet import LiftedRegressor, Network, certify, to_torch
 from liftednet.activations import ELU, LeakyReLU, ReLU, Sigmoid, Softplus, Tanh
 from liftednet.constraints import Bounds, Constraint, Linear
 from liftednet.errors import DataError, FitWarning, NotFittedError
@@ -321,3 +322,15 @@ def test_a_normalization_is_certified_where_its_statistics_are_given() -> None:
     torch.testing.assert_close(facts.lowest, slopes.double(), rtol=1e-6, atol=0)
     torch.testing.assert_close(facts.highest, slopes.double(), rtol=1e-6, atol=0)
     assert certify(network.train()).lipschitz == math.inf  # those of a batch
+
+
+def test_nothing_is_claimed_of_rows_with_holes() -> None:
+    """Raising an input raises what stands in for another, by which the output falls."""
+    draw = np.random.default_rng(5)
+    x = draw.normal(size=(200, 1)).repeat(2, 1) + draw.normal(size=(200, 2)) * [0, 0.2]
+    y = x @ [1, -3] + 0.1 * draw.normal(size=200)
+    x[draw.random(200) < 0.3, 1] = np.nan
+    model = LiftedRegressor(missing=True, monotonic_cst=[1, 0], random_state=0).fit(x, y)
+    low, high = model.predict(np.array([[-2, np.nan], [2, np.nan]]))
+    assert high < low - 1
+    assert "entries of X that are NaN" in str(certify(model))
