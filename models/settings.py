@@ -36,7 +36,12 @@ from .choice import choose, plain
 from .methods import COUNTED, GaussNewton, Method, Minibatch
 from .methods.descent import AnySolver, FullBatch
 from .output import output_obstacle
-from .shapes import interaction_penalties, refuse_unbounded, signed_penalties
+from .shapes import (
+    interaction_penalties,
+    refuse_not_input_convex,
+    refuse_unbounded,
+    signed_penalties,
+)
 from .starts import Start, drawn_weights, given_weights, recurrent_layers
 from .uncertainty import Ball, require_uncertainty
 
@@ -259,11 +264,8 @@ class Settings:
         else:
             found = self._given_penalties(len(parameters))
         shapes = list[Sequence[Penalty | None]]()
-        if self.convex is True and not any(x.penalty for x in parameters):
-            raise DeclarationError(
-                "convex=True is for LiftedMLP and LiftedRegressor, which build the network; build "
-                "it by input_convex(sizes), or say of each input 1, -1 or 0."
-            )
+        if self.convex is True:
+            refuse_not_input_convex(self.network)
         bends = None if isinstance(self.convex, bool) else self.convex
         if self.monotonic_cst is not None or bends is not None:
             sizes = _chain_sizes("monotonic_cst" if bends is None else "convex", self.network, True)

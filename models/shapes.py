@@ -15,7 +15,8 @@ from liftednet.activation import Activation
 from liftednet.activations import ELU, Identity, LeakyReLU, ReLU, Softplus
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers import Expression, dense
-from liftednet.layers.expression import Input, Parameter
+from liftednet.layers.expression import Applied, Input, Parameter
+from liftednet.layers.join import Sum
 from liftednet.losses import FenchelYoungLoss, SquaredError
 from liftednet.network import Network
 from liftednet.penalties import FixedZeros, Nonnegative, Penalty, Signs, SpectralNorm
@@ -260,6 +261,22 @@ def refuse_not_convex(activations: Iterable[Activation]) -> None:
         if type(phi) not in CONVEX:
             names = ", ".join(kind.__name__ for kind in CONVEX)
             raise DeclarationError(f"a convex network needs one of {names}, got {phi!r}.")
+
+
+def refuse_not_input_convex(network: Network) -> None:
+    """Raise `DeclarationError` where scores are not convex in the inputs as in `input_convex`."""
+
+    def kept(x: Applied) -> bool:
+        above = x.arguments[0] not in network.inputs
+        sign = x.weights is not None and isinstance(x.weights.penalty, Nonnegative)
+        return isinstance(x.layer, Sum) or (x.layer.plain and (sign or not above))
+
+    if not all(map(kept, network.layers())):
+        raise DeclarationError(
+            "convex=True is for LiftedMLP and LiftedRegressor, which build the network; build "
+            "it by input_convex(sizes), or say of each input 1, -1 or 0."
+        )
+    refuse_not_convex(state.activation for state in network.states)
 
 
 def refuse_unbounded(network: Network) -> None:

@@ -422,8 +422,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         convex: whether predictions are a convex function of X at every input, as `certify` proves;
             or of every feature 1 (convex in it while the others stand still), -1 (concave) or 0, or
             these numbers by name of a data frame's columns; with loss="poisson" of log rates. The
-            activation is then "relu",
-            "leaky_relu", "elu", "softplus" or "identity".
+            activation is then "relu", "leaky_relu", "elu", "softplus" or "identity".
         noise: 0.0 for targets that are a smooth function of X, to as many digits as they have: two
             layers of units, as many as there are samples for, without a search. It leaves size and
             method to the model, as None does, which finds out about noise. "varying" where its size

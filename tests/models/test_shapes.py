@@ -12,14 +12,16 @@ import torch
 from sklearn.datasets import load_diabetes, load_digits
 from torch import Tensor
 
-from liftednet import LiftedClassifier, LiftedRegressor, certify, load, save, to_torch
+from liftednet import LiftedClassifier, LiftedRegressor, Network, certify, load, save, to_torch
 from liftednet.activations import MaxPooling, ReLU, Sigmoid, Softmax, Tanh
 from liftednet.errors import DataError, DeclarationError
 from liftednet.export import Affine
+from liftednet.layers import dense
 from liftednet.losses import SquaredError
 from liftednet.models import FullBatch, Lifted, LiftedMLP, Minibatch, input_convex
 from liftednet.models.settings import Penalties
 from liftednet.penalties import (
+    L1,
     ColumnNorm,
     FixedZeros,
     Nonnegative,
@@ -184,6 +186,14 @@ def regression(**shape):
     return LiftedMLP((3, 4, 1), loss=SquaredError(), **shape)
 
 
+def bent_graph() -> Network:
+    """Return a chain with a penalty of its own, which keeps nothing convex."""
+    network = Network()
+    hidden = network.state(ReLU(), dense(network.input(3), 4, penalty=L1(0.1)))
+    network.loss(SquaredError(), dense(hidden, 1))
+    return network
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -202,6 +212,7 @@ def regression(**shape):
             "3 kinds of units, and a hidden layer has 2: give it 3",
         ),
         (lambda: Lifted(regression().network, convex=True), "input_convex"),
+        (lambda: Lifted(bent_graph(), convex=True), "input_convex"),
         (lambda: regression(monotonic_cst=[1, 0, 0.5]), "1, -1 or 0"),
         (lambda: LiftedMLP((3, 4, 3), monotonic_cst=[1, 0, 0]), "3 classes"),
         (
