@@ -25,6 +25,7 @@ _STEPS = 1000  # of L-BFGS before and after all tries
 _TRIES, _AFTER_NOISE = 30, 300  # and steps after each, which ten of 1000 steps are worse than
 _NOISE = 0.3  # in standard deviations of a layer's weights: of .1, .2, .3 and .5 the best
 _SHARES = 0.1, 0.3  # of the units of a layer that are exchanged together, by turns
+_RANK = 1e-6  # of the largest eigenvalue: units below it are sums of others
 _DRAWN = 3  # units, of which the one that lowers the objective most at first comes in
 
 
@@ -59,7 +60,7 @@ def across_kinks(
         inside = 0 < number < last
         start = point
         if inside and number % 2 == 0 and forward.hidden:
-            start = exchanged(forward, point, number // 2)
+            start, _ = exchanged(forward, point, number // 2)
         elif inside:
             start = perturbed(forward, point, number)
         reached, after = quasi_newton(forward, start, _AFTER_NOISE if inside else _STEPS)
@@ -83,13 +84,23 @@ def perturbed(forward: Forward, point: Tensor, number: int) -> Tensor:
     return forward.within(joined(moved))
 
 
-def exchanged(forward: Forward, point: Tensor, number: int) -> Tensor:
+def exchanged(forward: Forward, point: Tensor, number: int, units: int = 0) -> tuple[Tensor, float]:
     """Return a point with other units in place of those that answer least, the rest as it was.
 
     These are told by |a_j|^2 sum_i (h_ij - mean)^2, by which outputs vary with unit j. Others have
-    random directions, zeros about where samples are, and the mean size; each is the one of three
+    random directions, zeros about where samples are, and the mean size; each is the one of some
     with the largest |sum_i v_i (h_i - mean)|, v being minus the gradient in what is above it, and
     has that sum's direction there, along which the objective falls.
+
+    Args:
+        forward: the network and what it is held to.
+        point: all its weights.
+        number: of the draw.
+        units: how many are drawn for a layer at least, 0 for three for each that goes.
+
+    Returns:
+        The point, and the F statistic of v in these units, by which they explain as much more of it
+        than of noise; 0 without a number of units.
     """
     generator = torch.Generator().manual_seed(number)
 
@@ -104,6 +115,7 @@ def exchanged(forward: Forward, point: Tensor, number: int) -> Tensor:
         )
     slopes = [x.slopes(u.detach())[0] for x, u in zip(forward.targets, outputs, strict=True)]
     asked = pulled_back(outputs, [layers[above][1] for _, above in forward.hidden], slopes)
+    explained = 0.0
     for (below, above), slope in zip(forward.hidden, asked, strict=True):
         W, A = weights[below], weights[above]
         rows, states = (layers[x][0][:, :-1].detach() for x in (below, above))
@@ -113,18 +125,25 @@ def exchanged(forward: Forward, point: Tensor, number: int) -> Tensor:
         least = answers.argsort()[: max(1, round(share * len(answers)))]
         size = (W[:-1].norm(dim=0) * A[:-1].norm(dim=1)).mean().sqrt()
         A[-1] += mean[least] @ A[least]
-        w = normalize(drawn(_DRAWN * len(least), len(place)) * (wide > 0), dim=1)
+        each = max(_DRAWN, units // len(least))
+        w = normalize(drawn(each * len(least), len(place)) * (wide > 0), dim=1)
         b = -(w * (place + wide.sqrt() * drawn(*w.shape))).sum(1)
         h = (rows @ w.T + b).clamp(min=0)
-        moved, total, sums, count = processes.total(
-            h.T @ slope, h.sum(0), slope.sum(0), h.new_tensor([len(h)])
-        )
+        moved, total, sums, asks, count, products = processes.total(
+            h.T @ slope, h.sum(0), slope.sum(0), slope.square().sum(),
+            h.new_tensor([len(h)]), h.T @ h if units else h.new_zeros(0),
+        )  # fmt: skip
         falls = total[:, None] * sums / count - moved
-        best = falls.norm(dim=1).view(-1, _DRAWN).argmax(1)
-        best += _DRAWN * torch.arange(len(best), device=best.device)
+        best = falls.norm(dim=1).view(-1, each).argmax(1)
+        best += each * torch.arange(len(best), device=best.device)
+        if units:  # v by least squares
+            products -= torch.outer(total, total) / count
+            inverse = torch.linalg.pinv(products, rtol=_RANK, hermitian=True)
+            share = (falls * (inverse @ falls)).sum() / asks
+            explained = max(explained, float(share / (1 - share) * (count / len(w) - 1)))
         W[:-1, least], W[-1, least] = size * w[best].T, size * b[best]
         A[least] = size * normalize(falls[best], dim=1)
-    return forward.within(joined(weights))
+    return forward.within(joined(weights)), explained
 
 
 def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:

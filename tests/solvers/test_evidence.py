@@ -169,6 +169,14 @@ def test_steps_whose_evidence_is_lost_in_rounding_say_that_they_have_not_ended(
     assert model.trace.ending is Ending.STALLED
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_kinks_that_lie_elsewhere_than_a_wave_are_exchanged(seed: int) -> None:
+    x = np.linspace(-1, 1, 100)[:, None]
+    y = np.sin(10 * x[:, 0])
+    network = LiftedRegressor((10,), "relu", random_state=seed).fit(x, y)
+    assert np.square(network.predict(x) - y).mean() < 0.05 * y.var()  # best lines between extrema
+
+
 def test_what_has_no_evidence_is_refused() -> None:
     with pytest.raises(DeclarationError, match="needs the determinant"):
         GaussNewton(form="products", evidence=True)
