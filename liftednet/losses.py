@@ -352,8 +352,9 @@ class Poisson(_Numbers, FenchelYoungLoss, Likelihood):
     """exp(u) - y u, plus y log y - y: half the deviance of counts y of rate exp(u).
 
     Nelder and Wedderburn, Generalized Linear Models, Journal of the Royal Statistical Society A 135
-    (1972). Its gradient has no Lipschitz constant: Gauss-Newton trains it. Of counts over times of
-    several lengths give rates y, and the times as weights of samples.
+    (1972). Its gradient has no Lipschitz constant: Gauss-Newton trains it. Numbers of 0 or more are
+    taken, integers or not, as by scikit-learn's PoissonRegressor: of counts over times of several
+    lengths give rates y, and the times as weights of samples. Intervals are of counts.
 
     Example:
         >>> import torch
@@ -376,7 +377,7 @@ class Poisson(_Numbers, FenchelYoungLoss, Likelihood):
         """
         target = super().encode(y if y.is_floating_point() else y.double(), outputs)
         if bool((target < 0).any()):
-            raise DataError(f"Poisson needs counts of 0 or more, got {float(target.min()):.4g}.")
+            raise DataError(f"Poisson needs numbers of 0 or more, got {float(target.min()):.4g}.")
         return target
 
     def predicted(self, center: Tensor, width: Tensor, noise: Noise, degrees: float) -> Prediction:

@@ -216,7 +216,8 @@ class _Argmax(torch.autograd.Function):
         one = torch.ones_like(exact)
         v = phi._root(exact, one, torch.zeros_like(exact)).where(~exact.isnan(), exact)
         rate, curl = phi.rates(exact, v)
-        return v.to(u), rate.to(u), curl.to(u)
+        like = u if u.is_floating_point() else u.to(torch.get_default_dtype())
+        return v.to(like), rate.to(like), curl.to(like)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:

@@ -430,8 +430,9 @@ def _chain_sizes(name: str, network: Network, beside: bool = False) -> list[int]
     layers = network.chain(beside)
     if layers is None:
         raise DeclarationError(
-            f"{name} is for chains of dense layers whose activations fall nowhere, as GELU does; "
-            "this is another graph."
+            f"{name} is for chains of dense layers; this is another graph, as that of GELU, SiLU "
+            "and Mish is, which fall somewhere: ELU, LeakyReLU, ReLU and Softplus do not, and are "
+            "convex, too."
         )
     return [network.inputs[0].units, *(x.units for x in layers)]
 

@@ -73,7 +73,12 @@ def value_of(text: str, value: str) -> Any:
     try:
         tree = ast.parse(plain, mode="eval").body
         return _made(tree)
-    except (SyntaxError, _PlainTextError):
+    except (SyntaxError, _PlainTextError) as error:
+        if value.startswith(("{", "[", "(")):
+            raise DataError(
+                f"{text!r} cannot be read: inside brackets texts stand between quotes, as in "
+                "--set 'convex={\"age\": 1}'."
+            ) from error
         return value
     except LiftedError:
         raise
@@ -211,6 +216,7 @@ def run_train(
     )
     estimator = kind(**told | given)
     targets = y.iloc[:, 0] if len(target) == 1 else y
+    estimator._checked_pair(X, targets)  # which names rows of the file, and fit shuffled ones
     try:
         parts = train_test_split(
             X, targets, test_size=held_out, random_state=seed, stratify=y if labelled else None

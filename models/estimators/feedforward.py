@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from liftednet.constraints import Constraint
-from liftednet.errors import DataError
+from liftednet.errors import DataError, FitWarning
 from liftednet.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
@@ -180,7 +181,8 @@ class _Feedforward(Estimator):
         names = list(map(str, getattr(self, "feature_names_in_", ())))
         given = columns if isinstance(columns, Iterable) else ()
         if unknown := [x for x in given if isinstance(x, str) and x not in names]:
-            known = f"there are {', '.join(names)}" if names else "it is an array, without names"
+            array = "X is an array, without names: give a data frame, or a list of numbers"
+            known = f"there are {', '.join(names)}" if names else array
             raise DataError(f"{setting} names {unknown[0]!r}, which is no column of X: {known}.")
 
     def fit(
@@ -463,7 +465,9 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         squares = np.maximum(squares, _LEAST_SQUARE)
         # u with e^u / 2 r^2 - u / 2 is the logarithm of a precision: of Poisson by weights r^2 / 2.
         apart = LiftedRegressor(activation="tanh", loss=Poisson(), random_state=self.random_state)
-        apart.fit(X, 1 / squares, sample_weight=counts * squares / 2)
+        with warnings.catch_warnings():  # a noise that does not vary is well
+            warnings.simplefilter("ignore", FitWarning)
+            apart.fit(X, 1 / squares, sample_weight=counts * squares / 2)
         precision = apart.predict(X)
         level = float(np.average(precision, weights=counts))
         weights = counts * precision / level

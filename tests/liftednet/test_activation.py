@@ -155,6 +155,7 @@ def test_a_potential_without_a_closed_form_has_the_map_that_solves_its_optimalit
     found = Activation.from_potential(quartic)
     v = found.forward(u)
     torch.testing.assert_close(v.detach(), right, rtol=1e-8, atol=1e-8)
+    assert float(found.forward(torch.tensor([1]))) == pytest.approx(0.6823278)  # v^3 + v = 1
     (slope,) = torch.autograd.grad(v.sum(), u)
     torch.testing.assert_close(slope, 1 / (3 * right**2 + 1), rtol=1e-8, atol=1e-8)
     near = torch.tensor([[-0.7, 0.4]], dtype=torch.float64, requires_grad=True)

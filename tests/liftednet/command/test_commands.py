@@ -69,6 +69,7 @@ def here(tmp_path, monkeypatch) -> Path:
     iris().to_csv("iris.csv", index=False)
     X, y = load_diabetes(return_X_y=True, as_frame=True)
     X.assign(y=y, z=-y).to_csv("numbers.csv", index=False)
+    X.assign(y=y, bmi=X.bmi.where(X.index != 99)).to_csv("hole.csv", index=False)
     return Path(tmp_path)
 
 
@@ -141,6 +142,11 @@ def test_numbers_are_a_regression_of_one_column_or_of_several(here) -> None:
         (["iris.csv", "--target", "species", "--held-out", "2"], "strictly between 0 and 1"),
         (["iris.csv", "--target", "species", "--set", "lam=-1"], "lam must be positive"),
         (["iris.csv", "--target", "species", "--set", "max_iter=many"], "positive integer"),
+        (
+            ["iris.csv", "--target", "species", "--set", "class_weight={a: 1}"],
+            "texts stand between quotes",
+        ),
+        (["hole.csv", "--target", "y"], "in row 99, column bmi"),
         (["iris.csv", "--target", "species", "--output", "."], "is a folder"),
         (["iris.csv", "--target", "species", "--output", "iris.csv"], "would be lost"),
         (["iris.csv", "--target", "species", "--output", "/dev/null"], "is no file"),
