@@ -66,7 +66,7 @@ def accuracy(network):
 
 # %%
 # Both have the same number of passes over the data in the end; those of the lifted start count.
-EPOCHS = 10
+EPOCHS = 6
 curves = {
     "torch's start": (range(EPOCHS + 1), trained(plain, EPOCHS)),
     "lifted start": (range(PASSES, EPOCHS + 1), trained(started, EPOCHS - PASSES)),

@@ -41,7 +41,7 @@ plt.show()
 points = 4 * torch.rand(400, 2, generator=torch.Generator().manual_seed(0)) - 2
 noise = torch.randn(400, 1, generator=torch.Generator().manual_seed(1))
 cost = points.square().sum(1, keepdim=True) + (points[:, :1] - points[:, 1:]).abs() + noise / 2
-surface = Lifted(input_convex((2, 30, 30, 1))).fit(points, cost)
+surface = Lifted(input_convex((2, 20, 20, 1))).fit(points, cost)
 print(certify(surface))
 axis = torch.linspace(-2, 2, 40)
 grid = torch.cartesian_prod(axis, axis)

@@ -303,7 +303,7 @@ def train_until_told(path: Path, begun: Any, go_on: Any) -> None:
 def test_of_two_trainings_on_one_checkpoint_one_is_told(tmp_path):
     path = tmp_path / "training"
     (tmp_path / "link").symlink_to(path)
-    fork = multiprocessing.get_context("spawn")
+    fork = multiprocessing.get_context("fork")
     begun, go_on = fork.Event(), fork.Event()
     other = fork.Process(target=train_until_told, args=(path, begun, go_on))
     other.start()
