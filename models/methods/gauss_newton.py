@@ -73,7 +73,8 @@ class GaussNewton:
             they are not. It takes a dense matrix, losses of one kind (squares, or probabilities,
             such as those of CrossEntropy), and no tolerance: it ends at the
             largest evidence, whose rho stand in `model.structure.penalties`. Objectives along the
-            way are each of their own rho. Weights without a square begin with rho = 0.1.
+            way are each of their own rho. Weights without a square begin with rho = 0.1. Units with
+            kinks come in for others where they see more than noise in what is left.
 
     Raises:
         DataError: a number is out of its range.
