@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -164,8 +163,8 @@ def _own_functions(tracer: _Tracer) -> Iterator[None]:
 
     def kept(cls: Any, *args: Any) -> Any:
         with torch._C.DisableTorchFunction():
-            result = apply.__func__(cls, *args)
-        tracer.keep(cls.__name__, partial(apply.__func__, cls), args, {}, result)
+            result = apply.__get__(None, cls)(*args)
+        tracer.keep(cls.__name__, apply.__get__(None, cls), args, {}, result)
         return result
 
     torch.autograd.Function.apply = classmethod(kept)  # type: ignore[method-assign, assignment]
