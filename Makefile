@@ -21,7 +21,7 @@ OLD_PYTHON := liftednet needs Python 3.11 or newer, and $(PYTHON) is %s: \
 help: ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
 
-demo: $(INSTALLED) ## train, export and compare on real data, in some seconds
+demo: $(INSTALLED) ## train, export and compare on real data, in half a minute
 	$(SINGLE_THREAD) $(BIN)/python -m benchmarks.demo
 
 test: lint type suite ## everything that must hold: linting, typing, tests
