@@ -162,9 +162,10 @@ def _own_functions(tracer: _Tracer) -> Iterator[None]:
     apply = torch.autograd.Function.__dict__["apply"]
 
     def kept(cls: Any, *args: Any) -> Any:
+        own = apply.__get__(None, cls)
         with torch._C.DisableTorchFunction():
-            result = apply.__get__(None, cls)(*args)
-        tracer.keep(cls.__name__, apply.__get__(None, cls), args, {}, result)
+            result = own(*args)
+        tracer.keep(cls.__name__, own, args, {}, result)
         return result
 
     torch.autograd.Function.apply = classmethod(kept)  # type: ignore[method-assign, assignment]

@@ -139,8 +139,8 @@ def exchanged(forward: Forward, point: Tensor, number: int, units: int = 0) -> t
         if units:  # v by least squares
             products -= torch.outer(total, total) / count
             inverse = torch.linalg.pinv(products, rtol=_RANK, hermitian=True)
-            share = (falls * (inverse @ falls)).sum() / asks
-            explained = max(explained, float(share / (1 - share) * (count / len(w) - 1)))
+            met = (falls * (inverse @ falls)).sum() / asks
+            explained = max(explained, float(met / (1 - met) * (count / len(w) - 1)))
         W[:-1, least], W[-1, least] = size * w[best].T, size * b[best]
         A[least] = size * normalize(falls[best], dim=1)
     return forward.within(joined(weights)), explained

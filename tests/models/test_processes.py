@@ -31,7 +31,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::liftednet.FitWarning")
 # Uneven shares, one of them empty; of the labels 0, 1, 2, 0, ... one share of four has one class.
 SHARES = {3: (6, 0, 6), 4: (5, 1, 0, 6)}
 FULL = [
-    ("chain", "tight"), ("images", "joint"), ("recurrent", "joint"), ("output states", "tight"),
+    ("chain", "tight"), ("without a bias", "joint"), ("images", "joint"),
+    ("recurrent", "joint"), ("output states", "tight"),
 ]  # fmt: skip
 OTHERS = [case for case in SERVED if case[1] == "tight" and case[2] != "full"]
 # One graph by one method, the next by the other; what samples share is alike in other graphs.

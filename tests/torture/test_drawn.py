@@ -7,8 +7,8 @@ from importlib import import_module
 import pytest
 
 DRAWN = {
-    "exports": 0.01, "files": 0.02, "kills": 0.02, "subproblems": 0.0015, "warranties": 0.002,
-    "workers": 0.01,
+    "exports": 0.02, "files": 0.02, "kills": 0.02, "subproblems": 0.003, "warranties": 0.002,
+    "workers": 0.02,
 }  # fmt: skip
 
 
