@@ -62,6 +62,8 @@ _ROWS = 24_000  # that a round passes between these, so that many rows take few 
 _HISTORY = 10
 _FALL, _RISE = 0.25, 4.0  # a round that brings less raises the weight of the squares by so much
 _MET = 1e-5  # limits moved by less, over the norm of their rows, and the prices with them: the end
+_WORSE = 1.1  # times the objective of the rounds, where features meet limits by a constant alone
+_AGAIN = 3  # times that rounds go on to better features
 _MISSED = 1e-9  # of a share of rows: rounding
 _SETTLED = 1e-5  # relative change of the objective in a round
 _NEEDS = (
@@ -351,6 +353,14 @@ class AugmentedLagrangian:
         found = self._stacked
         return tuple(like.like(found[x].to(like.matrix)) for x, like in self._likes.items())
 
+    def objective(self, weights: Sequence[Weights] | None = None) -> float:
+        """Return the objective of weights, None for those that have been reached."""
+        if weights is None:
+            return self._reached()[1]
+        stacked = (layer.stacked().double() for layer in weights)
+        passed = self._passed(dict(zip(self._likes, stacked, strict=True)))
+        return self._objective(self._picked(value_of(self._term.argument, passed))[0], passed)[0]
+
     def take_steps(self, first: int) -> Steps:
         """Take the rounds, numbered from the first, and yield the objective after each.
 
@@ -457,9 +467,10 @@ def hold(
     term, (scored, rates) = model.network.terms[0], parted(constraints)
     rows = ScoredRows(model.network, data)
     held = HeldScores(term, rows.trained(rows.bound(scored)), fitted.standardization)
-    blocks = model._blocks_at(fitted.structure, data, fitted.weights)
+    blocks, moves = model._blocks_at(fitted.structure, data, fitted.weights), None
     if scored and not trained and len((limits := held.problem(blocks).limits).lower):
-        _go_on(model, limits, progress, on_step, brief)
+        moves = AugmentedLagrangian(blocks, term, limits, brief)
+        _go_on(model, moves, progress, on_step)
         if brief:
             return
         blocks = model._blocks_at(fitted.structure, data, model._known.weights)
@@ -468,7 +479,7 @@ def hold(
         asked = HeldRates(rows.trained(rates), *counts, errors=model.errors_aside)
         found = _counted(held, asked, blocks)
         if found.excess > 0 and not model.interrupted:
-            _go_on(model, asked, progress, on_step, brief)
+            _go_on(model, AugmentedLagrangian(blocks, term, asked, brief), progress, on_step)
             ahead = model._blocks_at(fitted.structure, data, model._known.weights)
             wider = _counted(held, asked, ahead)
             if wider.rank < found.rank:
@@ -480,6 +491,15 @@ def hold(
         value, solver = found.value, found.solver
     else:
         solution, gap = held.fitted(blocks)
+        for _ in range(_AGAIN):
+            held.place(blocks, solution.value)
+            if moves is None or model.interrupted:
+                break
+            if moves.objective(blocks.weights) <= _WORSE * moves.objective():
+                break
+            _go_on(model, moves, progress, on_step)
+            blocks = model._blocks_at(fitted.structure, data, model._known.weights)
+            solution, gap = held.fitted(blocks)
         objective, residual = solution.objective, solution.residual
         value, solver, duals = solution.value, solution.solver, solution.duals
     held.place(blocks, value)
@@ -543,13 +563,11 @@ def losses_of(model: Lifted, scores: Tensor, data: Data) -> tuple[Tensor, Tensor
 
 
 def _go_on(
-    model: Lifted, limits: Limits | HeldRates, progress: bool, on_step: Report | None, brief: bool
+    model: Lifted, moves: AugmentedLagrangian, progress: bool, on_step: Report | None
 ) -> None:
     """Train all layers on under limits."""
-    fitted, data = model._known, model._on_data()
+    fitted = model._known
     assert fitted.trace is not None  # of the method before
-    blocks = model._blocks_at(fitted.structure, data, fitted.weights)
-    moves = AugmentedLagrangian(blocks, model.network.terms[0], limits, brief)
 
     def keep() -> None:
         model._fit = replace(fitted, weights=moves.weights, blocks=None)
