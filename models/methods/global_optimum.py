@@ -48,6 +48,7 @@ _FALLING = (
     " A layer whose activation falls somewhere is none of these: |u| = max(u, 0) + max(-u, 0) is "
     "two units of ReLU()."
 )
+_BESIDE = 16.0  # roundings of a pre-activation that a kink lies beside a row
 _HELD = 10.0  # squares of limits on the way, in units of the largest weight of a sample
 _POWERS = 40  # of 2, by which pre-activations are scaled to see whether phi scales as they do
 
@@ -285,7 +286,11 @@ class HiddenLayer:
     def weights(self, units: Units, values: Values) -> dict[Parameter, Weights]:
         """Return the weights of units, zeros for those that are not there."""
         root, ratio = units.t.sqrt()[:, None], self.ratio
-        w = torch.cat([units.w, units.b[:, None]], 1) * root * ratio
+        # Kinks of an optimum lie in rows; a little beside them no rounding chooses their side.
+        rows = values[self.structure.network.inputs[0]].norm(dim=1).max()
+        rounding = torch.finfo(values[self.below].matrix.dtype).eps
+        b = units.b - _BESIDE * rounding * (units.b.abs() + rows.to(units.b))
+        w = torch.cat([units.w, b[:, None]], 1) * root * ratio
         a = units.z * root / ratio
         numbers = [(self.columns == n).nonzero()[:, 0] for n in range(len(self.kinds))]
         order = units.kind.argsort(stable=True)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from liftednet.activations import Identity
 from liftednet.divergences import Divergence
 from liftednet.problems.fit import curvatures
 from liftednet.sets.polyhedron import Array, Limits
@@ -57,8 +58,14 @@ class Scores:
             now.abs() + reached.abs()
         )
 
+    def feasible(self, f: Tensor) -> Tensor:
+        """Return residuals inside the domain of the dual, which of squares is everything."""
+        V = self.residuals(f)
+        everywhere = isinstance(self.divergence.activation, Identity)
+        return V if everywhere else (1 - _INSIDE) * V + _INSIDE * self._inner
+
     @cached_property
-    def inner(self) -> Tensor:
+    def _inner(self) -> Tensor:
         """Residuals of sum 0 inside the domain: those of the best constant."""
         mean = (self.weights * self.targets).sum(0) / self.weights.sum()
         return self.weights * (self.targets - mean)
@@ -96,10 +103,9 @@ class HuberScores(Scores):
         one, other = V * self.targets, V.square() / (2 * self.factor * self.weights)
         return (one - other).sum(1), (one.abs() + other).sum(1)
 
-    @cached_property
-    def inner(self) -> Tensor:
-        """Residuals of sum 0 inside the domain: none."""
-        return torch.zeros_like(self.targets)
+    def feasible(self, f: Tensor) -> Tensor:
+        """Return residuals a little within their ends."""
+        return (1 - _INSIDE) * self.residuals(f)
 
 
 class ScoreLimits:
@@ -253,7 +259,7 @@ class OneLayer:
 
         They are brought to the sum 0, as those of the best constant have by themselves.
         """
-        V = (1 - _INSIDE) * self.scores.residuals(f) + _INSIDE * self.scores.inner
+        V = self.scores.feasible(f)
         if self.limits is not None:
             V = V - self.limits.pulled(V, prices.cpu().numpy())
         return V - V.mean(0)
