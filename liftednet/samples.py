@@ -20,6 +20,7 @@ _ENTRIES = 1 << 17  # half a megabyte of float32, of which a solve holds some te
 _ENTRIES_ON_GPU = 1 << 24  # in few launches: a chunk costs more than what is done in a small one
 _CHUNK_ENTRIES = 300_000  # of float64 at a time: what caches hold
 _LOOK = 256  # samples that tell where the columns of X lie
+_SQUARED = 1e-15, 1e15  # how wide a column is whose squares float32 sums
 _FAR = 2.0  # standard deviations of a column from 0, beyond which its mean costs digits
 _MANY = 128  # columns from which Lanczos finds an eigenvalue sooner
 _ROUGH_ROWS = 384  # of a chunk in float32, whose sums round by 1e-7: few enough to be certified
@@ -83,34 +84,55 @@ def spread(rows: Tensor, weights: Tensor | None = None) -> Spread:
     """Return where the values of every column lie, by one look at the rows of all processes.
 
     Args:
-        rows: (samples, columns); sums are formed in float64, whatever the type.
+        rows: (samples, columns); sums of a chunk are formed in their own type, about the mean of
+            some rows, and added up in float64; with weights all in float64.
         weights: (samples,) how often each row counts; None for once.
     """
-    nothing = rows.new_zeros(rows.shape[1], dtype=torch.float64)
-    own = Spread(0.0, nothing, nothing, nothing + torch.inf, nothing - torch.inf)
-    # some megabyte in float64, looked at in a cache, one after another in one place
-    parts = [*row_chunks(len(rows), rows.shape[1], rows.device)]
-    room = rows.new_empty(parts[0].stop if parts else 0, rows.shape[1], dtype=torch.float64)
-    for part in parts:
-        own = own.with_more(_spread(rows[part], None if weights is None else weights[part], room))
+    dtype = torch.promote_types(rows.dtype, torch.float32) if weights is None else torch.float64
+    own = _spread(rows.detach(), weights, dtype)
+    least, most = _SQUARED
+    width = own.high - own.low
+    if bool(((width > 0) & (width < least) | (width > most)).any()):
+        own = _spread(rows.detach(), weights, torch.float64)
     if processes.size() == 1:
         return own
-    sent = torch.stack([nothing + own.mass, own.mean, own.squares, own.low, own.high])
-    each = (Spread(float(mass[0]), *parts) for mass, *parts in processes.gathered(sent).to(nothing))
+    mass = torch.full_like(own.mean, own.mass)
+    sent = torch.stack([mass, own.mean, own.squares, own.low, own.high])
+    each = (Spread(float(mass[0]), *parts) for mass, *parts in processes.gathered(sent).to(mass))
     return reduce(Spread.with_more, each)
 
 
-def _spread(rows: Tensor, weights: Tensor | None, room: Tensor) -> Spread:
-    """Return where the values of some rows lie, for which there is room in float64."""
-    if weights is not None:
-        rows, weights = rows[weights > 0], weights[weights > 0].double()
-    mass = len(rows) if weights is None else float(weights.sum())
-    values = room[: len(rows)].copy_(rows.detach())
-    mean = (values.sum(0) if weights is None else weights @ values) / (mass or 1.0)
-    distance = values.sub_(mean)
-    squares = distance.square_().sum(0) if weights is None else weights @ distance.square_()
-    ends = (rows.amin(0), rows.amax(0)) if mass else (mean + torch.inf, mean - torch.inf)
-    return Spread(mass, mean, squares, *(end.double() for end in ends))
+def _spread(rows: Tensor, weights: Tensor | None, dtype: torch.dtype) -> Spread:
+    """Return the same of the rows of this process, whose squares are those of a type."""
+    nothing = rows.new_zeros(rows.shape[1], dtype=torch.float64)
+    mass, total, squares = 0.0, nothing.clone(), nothing.clone()
+    low, high = nothing + torch.inf, nothing - torch.inf
+    some = slice(None, None, -(-len(rows) // _LOOK) or 1)
+    looked, counts = _counted(rows[some], None if weights is None else weights[some])
+    about = (looked.double().mean(0) if len(looked) else nothing).to(dtype)
+    # half a megabyte, looked at in a cache, one after another in one place
+    parts = [*row_chunks(len(rows), rows.shape[1], rows.device)]
+    room = rows.new_empty(parts[0].stop if parts else 0, rows.shape[1], dtype=dtype)
+    for part in parts:
+        chunk, counts = _counted(rows[part], None if weights is None else weights[part])
+        if not len(chunk):
+            continue
+        mass += len(chunk) if counts is None else float(counts.sum())
+        values = torch.sub(chunk, about, out=room[: len(chunk)])
+        total += values.sum(0) if counts is None else counts @ values
+        squares += values.square_().sum(0) if counts is None else counts @ values.square_()
+        low, high = torch.minimum(low, chunk.amin(0)), torch.maximum(high, chunk.amax(0))
+    apart = total / (mass or 1.0)
+    around = (squares - total * apart).clamp_(min=0.0)
+    return Spread(mass, about + apart, around, low, high)
+
+
+def _counted(rows: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return the rows that count, and how often."""
+    if weights is None:
+        return rows, None
+    counts = weights > 0
+    return rows[counts], weights[counts].double()
 
 
 @dataclass(frozen=True, eq=False)

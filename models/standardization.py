@@ -142,9 +142,12 @@ class Standardization:
         if key not in self._reach:  # of all batches, since a step on few units is as short as this
             with torch.inference_mode(False):  # or no later pass could go backward
                 known, columns = self.moments[variable].to(found), still.to(found.device)
+                columns = columns & (known.center != 0)  # what is 0 comes out as 0
                 reach = _rounding(found) * known.center.abs() / known.scale
                 self._reach[key] = columns.nonzero().flatten(), reach[columns]
         columns, reach = self._reach[key]
+        if not len(columns):
+            return found
         left = found.index_select(-1, columns)
         return found.index_copy_(-1, columns, left.masked_fill(left.abs() <= reach, 0.0))
 
