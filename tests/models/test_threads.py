@@ -74,7 +74,8 @@ WORK: list[tuple[Any, Any, Any, int]] = [
     (LiftedMLP((4, 8, 3)).network, FullBatch(), LARGE, 1),
     (LiftedMLP((4, 200, 3)).network, FullBatch(), LARGE, 3),  # 200,000 x 800 products
     (LiftedMLP((4, 200, 3)).network, Minibatch(), LARGE, 1),
-    (LiftedMLP((4, 8, 3)).network, GaussNewton(), LARGE, 4),
+    (LiftedMLP((4, 8, 3)).network, GaussNewton(), LARGE, 1),  # 200,000 x 56^2, and much beside
+    (LiftedMLP((4, 16, 3)).network, GaussNewton(), LARGE, 3),
     (LiftedMLP((4, 2_000, 2_000, 3)).network, Minibatch(), X, 4),
     (LiftedMLP((4, 2_000, 2_000, 3)).network, Minibatch(), DataLoader(TensorDataset(X), 10), 1),
     (_convolutional(), Minibatch(batch_size=1_000), LARGE, 4),  # whose kernels alone are small
