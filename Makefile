@@ -8,8 +8,10 @@ INSTALLED := .venv/.installed
 INSTALLED_DOCS := .venv/.installed-docs
 SINGLE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
+# The theme writes a tree of all pages beside each, which takes longer than all the rest.
 ifeq ($(EXAMPLES),0)
-WITHOUT_EXAMPLES := -D sphinx_gallery_conf.plot_gallery=0 -D suppress_warnings=image.not_readable
+WITHOUT_EXAMPLES := -D sphinx_gallery_conf.plot_gallery=0 -D suppress_warnings=image.not_readable \
+	-D html_theme=basic
 endif
 
 OLD_PYTHON := liftednet needs Python 3.11 or newer, and $(PYTHON) is %s: \
@@ -46,7 +48,7 @@ bench: $(INSTALLED) ## every benchmark, one after the other
 	set -e; for script in benchmarks/*.py; do echo "== $$script"; \
 		$(BIN)/python -m benchmarks.$$(basename "$$script" .py); done
 
-docs: $(INSTALLED_DOCS) ## the site, in build/docs; its examples are run, but for EXAMPLES=0
+docs: $(INSTALLED_DOCS) ## the site, in build/docs; EXAMPLES=0 checks it: none are run, no theme
 	rm -rf build/docs build/doctrees docs/gallery docs/reference/generated
 	$(SINGLE_THREAD) $(BIN)/python -m sphinx -q -W --keep-going $(WITHOUT_EXAMPLES) \
 		-d build/doctrees docs build/docs
