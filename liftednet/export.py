@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -357,7 +357,8 @@ def _recurrence_of(model: Any) -> nn.RNN | None:
     if any(len(cell.recurrent) != units for cell in cells):
         return None
     directions = 1 + any(cell.backward for cell in cells)
-    recurrence = nn.RNN(
+    recurrence = _unfilled(
+        nn.RNN,
         features,
         units,
         num_layers=len(cells) // directions,
@@ -365,10 +366,8 @@ def _recurrence_of(model: Any) -> nn.RNN | None:
         batch_first=True,
         bidirectional=directions == 2,
         dtype=cells[0].inputs.dtype,
-        device="meta",  # where torch's own start moves no random generator
-    ).to_empty(device=cells[0].inputs.device)
-    recurrence.load_state_dict(rnn_state(cells))
-    return recurrence
+    )
+    return _assigned(recurrence, rnn_state(cells))  # type: ignore[no-any-return]
 
 
 def rnn_state(cells: Sequence[Any]) -> dict[str, Tensor]:
@@ -407,15 +406,24 @@ def _module_of(layers: Sequence[Layer], weights: Weights) -> Any:
     return LayerWeights(weights)
 
 
-@torch.no_grad()
 def _filled(kind: Any, weights: Weights, *options: Any) -> Any:
     """Return a module of torch with weights, whose layouts have outputs first."""
-    matrix, bias = weights.matrix, weights.bias
-    # Torch's own start would move its random generator.
-    module = nn.utils.skip_init(kind, *options, dtype=matrix.dtype, device=matrix.device)
-    module.weight.copy_(matrix.T.view_as(module.weight))
-    if bias is not None:
-        module.bias.copy_(bias)
+    module = _unfilled(kind, *options, dtype=weights.matrix.dtype)
+    state = {"weight": weights.matrix.T.reshape(module.weight.shape)}
+    if weights.bias is not None:
+        state["bias"] = weights.bias
+    return _assigned(module, state)
+
+
+def _unfilled(kind: Any, *options: Any, **more: Any) -> Any:
+    """Return a module of torch whose own start has moved no random generator, without memory."""
+    return kind(*options, device="meta", **more)
+
+
+def _assigned(module: Any, state: Mapping[str, Tensor]) -> Any:
+    """Return a module with copies of tensors; `to_empty` would load torch's compiler before."""
+    kept = {x: v.detach().clone(memory_format=torch.contiguous_format) for x, v in state.items()}
+    module.load_state_dict(kept, assign=True)
     return module
 
 

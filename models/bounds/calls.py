@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -149,7 +150,7 @@ def _combined(walk: Walk, terms: Sequence[tuple[Any, Any]], shift: Any = 0.0) ->
             factors.append(factor)
         else:
             moved.append(torch.as_tensor(walk.fixed(x), dtype=torch.float64) * factor)
-    shape = torch.broadcast_shapes(*(x.shape for x in (*below, *factors, *moved)))
+    shape = np.broadcast_shapes(*(x.shape for x in (*below, *factors, *moved)))
     flat = [[x.expand(shape).flatten() for x in part] for part in (below, factors)]
     shifts = torch.stack([x.expand(shape).flatten() for x in moved])
     total, off = shifts.sum(0), 4 * EPS * shifts.abs().sum(0)

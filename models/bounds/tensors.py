@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,9 @@ _LIKE = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_f
 _APART = (
     "it writes what depends on the inputs into a tensor that does not: make that one by x.new_zeros"
 )
-# Of contiguous tensors of one type they make another one: no need to ask torch for its layout.
-_ALIKE = ("addmm", "mm", "relu", "leaky_relu", "tanh", "sigmoid", "clamp", "clamp_min", "hardtanh")
+# What they make is asked of tensors without values: of zeros they have other shapes, or errors.
+_BY_VALUES = ("index", "index_put", "nearest_in_polyhedron")
+_UNRULED = ("native_layer_norm", "native_group_norm")  # shaped by arguments, though without rules
 _EMPTY = ("empty_like", "new_empty", "new_empty_strided")
 
 
@@ -218,13 +220,12 @@ class Walk:
         found = None
         if rule is not None and all(x.dtype.is_floating_point for x in followed):
             found = rule(self, call)
-        tensors = [x for x in args if isinstance(x, Tensor)]
-        alike = all(x.dtype is followed[0].dtype for x in tensors) and self._precise(followed[0])
-        alike = alike and all(x.is_contiguous() for x in followed)
-        if name in _ALIKE and alike and isinstance(found, Tensor):
-            return Followed(found.contiguous(), followed[0].dtype, self)
+        # Of tensors without values torch asks its compiler, which takes seconds to load.
+        of_zeros = name in _UNRULED or (rule is not None and name not in _BY_VALUES)
+        of_zeros = of_zeros and all(x.dtype in (torch.float32, torch.float64) for x in followed)
+        shaped = partial(_shaped, device=torch.device("cpu" if of_zeros else "meta"))
         try:
-            shapes = function(*tree_map(_meta, args), **tree_map(_meta, kwargs))
+            shapes = function(*tree_map(shaped, args), **tree_map(shaped, kwargs))
         except Exception as error:
             if isinstance(found, Tensor) and name == "index":  # by a mask of constants
                 return Followed(found, followed[0].dtype, self)
@@ -317,10 +318,11 @@ def _functional(function: Any) -> Any:
     return getattr(torch.ops.aten, function.overloadpacket.__name__.removesuffix("_"), None)
 
 
-def _meta(x: Any) -> Any:
+def _shaped(x: Any, device: torch.device) -> Any:
+    """Return zeros in the place of a tensor, or on a device without values its layout."""
     if not isinstance(x, Tensor):
-        return torch.device("meta") if isinstance(x, torch.device) else x
-    return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta")
+        return device if isinstance(x, torch.device) else x
+    return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=device).zero_()
 
 
 class _Operators(TorchDispatchMode):

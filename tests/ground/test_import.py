@@ -93,10 +93,31 @@ except ImportError as error:
     assert "run `pip install cvxpy`" in python(code).stdout
 
 
-def test_a_first_fit_loads_neither_sympy_nor_numba() -> None:
-    code = (
-        "from sklearn.datasets import load_diabetes\n"
-        "from liftednet import LiftedRegressor\n"
-        "LiftedRegressor((5,)).fit(*load_diabetes(return_X_y=True))"
-    )
+def test_first_calls_load_neither_sympy_nor_numba() -> None:
+    """Torch's compiler takes two to five seconds, and empty modules and metas lead to it."""
+    code = """
+import torch
+from sklearn.datasets import load_diabetes
+from torch import nn
+from liftednet import LiftedRegressor, certify, to_torch
+X, y = load_diabetes(return_X_y=True)
+LiftedRegressor((5,)).fit(X, y)
+bounded = LiftedRegressor((5,), lipschitz=9.0, max_iter=2).fit(X, y)
+to_torch(bounded)
+certify(bounded)
+network = nn.Sequential(
+    nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 6, 2), nn.BatchNorm2d(6), nn.ELU(), nn.Flatten(),
+    nn.Linear(6, 4), nn.LayerNorm(4), nn.Softmax(-1),
+)
+certify(network.eval(), torch.zeros(1, 4))
+"""
+    recurrent = """
+import torch
+from liftednet import to_torch
+from liftednet.losses import SquaredError
+from liftednet.models import LiftedRNN
+x = torch.randn(9, 3, 4)
+to_torch(LiftedRNN(4, 5, 1, loss=SquaredError(), max_iter=1).fit(x, x[..., :1]))
+"""
     assert not loaded_after(code) & {"cvxpy", "numba", "sympy", "triton"}
+    assert not loaded_after(recurrent) & {"cvxpy", "sympy", "triton"}
