@@ -86,9 +86,9 @@ def judge_targets(structure: Structure, data: Data) -> None:
 
 
 def is_useless(structure: Structure, data: Data, passed: Values) -> bool:
-    """Say whether a forward pass is no better than a constant prediction; as in `warn_of`."""
+    """Say whether a forward pass is no better than a constant prediction, or than noise allows."""
     losses = [*_losses(structure, data, passed)]  # all of it, by every process
-    return any(True for _ in _useless(structure, data, losses))
+    return any(True for _ in _useless(structure, data, losses, most=1.0))
 
 
 def scale_hint(data: Data) -> str:
@@ -154,8 +154,13 @@ def _losses(structure: Structure, data: Data, passed: Values) -> Iterator[_Loss]
             yield _Loss(term, found, constant, lost, len(y))
 
 
-def _useless(structure: Structure, data: Data, losses: Sequence[_Loss]) -> Iterator[str]:
-    """Yield a text for every loss that is no better than that of a constant prediction."""
+def _useless(
+    structure: Structure, data: Data, losses: Sequence[_Loss], most: float = _DOUBT
+) -> Iterator[str]:
+    """Yield a text for every loss that is no better than that of a constant prediction.
+
+    Of what noise lets a fit gain it is asked for `most`: weak signals gain no more, and are true.
+    """
     for one in losses:
         term, found, constant, samples = one.term, one.mean, one.constant, one.samples
         lost, share = one.infinite
@@ -168,7 +173,7 @@ def _useless(structure: Structure, data: Data, losses: Sequence[_Loss]) -> Itera
             continue
         # Where targets are noise, each of the last weights gains about the share of one answer.
         free = 0 if term.argument.weights is None else math.prod(term.argument.weights.shape)
-        asked = min(max(_GAIN, free / samples), _DOUBT)
+        asked = min(max(_GAIN, free / samples), most)
         if not found <= (1 - asked) * constant and constant > 0:
             grade = "no" if found >= constant else "hardly"  # fits of noise are better, too
             parts = (part for one in structure.penalties.values() for part in one.parts)

@@ -149,7 +149,8 @@ def test_refusals_at_the_door(generator):
 
 
 def test_the_first_of_twenty_symbols_is_remembered_without_options():
-    symbols = torch.randint(3, (1200, 20), generator=torch.Generator().manual_seed(0))
+    # Of this draw the usual starts learn no more than what noise tells by chance.
+    symbols = torch.randint(3, (1100, 20), generator=torch.Generator().manual_seed(2))
     x, first = nn.functional.one_hot(symbols, 3).double(), symbols[:, 0]
-    model = LiftedRNN(3, 10, 3).fit(x[:200], first[:200])
-    assert (model.predict(x[200:]) == first[200:]).double().mean() > 0.95
+    model = LiftedRNN(3, 10, 3).fit(x[:100], first[:100])
+    assert (model.predict(x[100:]) == first[100:]).double().mean() > 0.95
