@@ -107,8 +107,8 @@ def _spread(rows: Tensor, weights: Tensor | None, dtype: torch.dtype) -> Spread:
     nothing = rows.new_zeros(rows.shape[1], dtype=torch.float64)
     mass, total, squares = 0.0, nothing.clone(), nothing.clone()
     low, high = nothing + torch.inf, nothing - torch.inf
-    some = slice(None, None, -(-len(rows) // _LOOK) or 1)
-    looked, counts = _counted(rows[some], None if weights is None else weights[some])
+    looked = rows if weights is None else rows[(weights > 0).nonzero()[:_LOOK, 0]]
+    looked = looked[:: -(-len(looked) // _LOOK) or 1]
     about = (looked.double().mean(0) if len(looked) else nothing).to(dtype)
     # half a megabyte, looked at in a cache, one after another in one place
     parts = [*row_chunks(len(rows), rows.shape[1], rows.device)]

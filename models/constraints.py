@@ -490,16 +490,20 @@ def hold(
         objective, gap, residual = found.objective, math.nan, found.residual
         value, solver = found.value, found.solver
     else:
-        solution, gap = held.fitted(blocks)
-        for _ in range(_AGAIN):
-            held.place(blocks, solution.value)
-            if moves is None or model.interrupted:
-                break
-            if moves.objective(blocks.weights) <= _WORSE * moves.objective():
-                break
+        for again in range(_AGAIN, -1, -1):
+            try:
+                solution, gap = held.fitted(blocks)
+            except SolverError:
+                if moves is None or not again or model.interrupted:
+                    raise
+            else:
+                held.place(blocks, solution.value)
+                if moves is None or not again or model.interrupted:
+                    break
+                if moves.objective(blocks.weights) <= _WORSE * moves.objective():
+                    break
             _go_on(model, moves, progress, on_step)
             blocks = model._blocks_at(fitted.structure, data, model._known.weights)
-            solution, gap = held.fitted(blocks)
         objective, residual = solution.objective, solution.residual
         value, solver, duals = solution.value, solution.solver, solution.duals
     held.place(blocks, value)

@@ -135,7 +135,8 @@ class Lifted(Prepared):
                 them together; None asks for none. Then training takes a share of the rows, with a
                 larger margin, and exact bounds on the others say whether they hold.
             held_out: the share of the rows that is set aside for it, of every group alike.
-            strict: whether a model is handed out only if all constraints are shown to hold.
+            strict: whether a model is handed out only if all constraints are shown to hold, with
+                that confidence.
 
         Returns:
             The model; `trace` holds what every step did. An interrupt stops early and keeps what
@@ -163,6 +164,11 @@ class Lifted(Prepared):
                 on_step=on_step, checkpoint=checkpoint, resume=resume,
             )  # fmt: skip
             return self
+        if strict:
+            raise DataError(
+                "strict=True hands out a model that is shown to hold on new rows, which takes rows "
+                "set aside: say how surely, as in fit(..., confidence=0.95, strict=True)."
+            )
         with torch.inference_mode(False), processes.together(self.device):
             with processes.agreed():
                 structure, _ = self.checked()

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from liftednet.activations import Identity
+from liftednet.errors import DataError
 from liftednet.layers.dense import Dense
 from liftednet.layers.expression import SAMPLE_WEIGHTS, TIME, Applied, Expression, Input, Parameter
 from liftednet.layers.join import Concatenation
@@ -362,6 +363,7 @@ def spreads_of(network: Network, data: Data) -> Spreads:
             rows = rows.reshape(len(rows), channels, each).transpose(1, 2).reshape(-1, channels)
             weights = None if weights is None else weights.repeat_interleave(each)
         found[variable] = spread(rows, weights)
+        _require_squares(found[variable], network.inputs.index(variable) + 1)
     for term in network.terms:
         if term.loss.equivariant and isinstance(term.activation, Identity):
             y = data.values[term.label]
@@ -370,6 +372,17 @@ def spreads_of(network: Network, data: Data) -> Spreads:
             )
             found[term.label] = spread(_near(rows) if term.loss.robust else rows, weights)
     return found
+
+
+def _require_squares(found: Spread, number: int) -> None:
+    """Refuse inputs whose squares overflow, which no scale would be found for."""
+    largest = torch.maximum(found.low.abs(), found.high.abs())
+    lost = (~found.squares.isfinite() & largest.isfinite()).nonzero().flatten().tolist()
+    if lost:
+        raise DataError(
+            f"feature {lost[0]} of input {number} reaches {float(largest[lost[0]]):.3g}, and sums "
+            "of its squares overflow float64: divide it by its scale."
+        )
 
 
 def standardization_by(network: Network, spreads: Spreads, like: Tensor) -> Standardization:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from copy import copy
 from typing import Any
 
@@ -164,7 +165,7 @@ class GroupMeans(Constraint):
                 f"shape {tuple(found.shape)}. For groups that overlap give several GroupMeans."
             )
         self.groups: Array = found.cpu().numpy()
-        self.within = float(_as_array("within", within))
+        self.within = _number("within", within)
         self.names = np.unique(self.groups[self.groups >= 0])
         if len(self.names) < 2:
             raise DataError(f"GroupMeans needs two groups or more, got {len(self.names)}.")
@@ -211,15 +212,17 @@ class Order(Constraint):
 
     def __init__(self, pairs: Any, margin: float = 0.0) -> None:
         """Keep the pairs."""
-        flat = [x for pair in pairs for x in pair] if isinstance(pairs, list | tuple) else pairs
-        found = integers("the pairs of Order", flat)
+        paired = isinstance(pairs, list | tuple) and all(isinstance(x, Sized) for x in pairs)
+        found = integers(
+            "the pairs of Order", [x for pair in pairs for x in pair] if paired else pairs
+        )
         if len(found) == 0 or found.numel() != 2 * len(pairs):
             raise DataError(
                 "the pairs of Order must be pairs (i, j) of rows, (pairs, 2), at least one; got "
                 f"shape {tuple(found.shape)}."
             )
         self.pairs: Array = found.reshape(-1, 2).cpu().numpy()
-        self.margin = float(_as_array("the margin of Order", margin))
+        self.margin = _number("the margin of Order", margin)
         same = self.pairs[:, 0] == self.pairs[:, 1]
         if same.any():
             raise DataError(f"Order needs pairs of different rows, got {self.pairs[same][0]}.")
@@ -368,7 +371,7 @@ class Rising(_OverSteps):
 
     def __init__(self, margin: float = 0.0) -> None:
         """Keep the margin."""
-        self.margin = float(_as_array("the margin of Rising", margin))
+        self.margin = _number("the margin of Rising", margin)
 
     def limits(self, samples: int, outputs: int) -> Limits:
         """Return one limit for each pair of steps and output."""
@@ -494,6 +497,14 @@ def _require_known(name: str, rows: Array, samples: int) -> None:
             f"{name} needs rows from 0 to {samples - 1}; got rows from {rows.min()} to "
             f"{rows.max()}."
         )
+
+
+def _number(name: str, value: Any) -> float:
+    """Return one number, or raise `DataError`."""
+    array = _as_array(name, value)
+    if array.ndim:
+        raise DataError(f"{name} must be one number, got some of shape {array.shape}.")
+    return float(array)
 
 
 def _as_array(name: str, value: Any, endless: float | None = None) -> Array:

@@ -62,8 +62,10 @@ def _moved(problem: OneLayer, units: Units, J: Tensor, felt: Tensor | None, mu: 
         return f, total
 
     (f, objective), stepped = at(x), True
+    majorized = False
     for _ in range(_STEPS):
-        V, B = problem.scores.residuals(f), problem.scores.curvature(f)
+        V, above = problem.scores.residuals(f), problem.scores.majorant(f)
+        B = above if majorized and above is not None else problem.scores.curvature(f)
         gradient = push + pull * x - J.T @ V.flatten()
         H = J.T @ (B @ J.view(*shape, -1)).flatten(0, 1)
         H.diagonal().add_(pull)
@@ -82,9 +84,11 @@ def _moved(problem: OneLayer, units: Units, J: Tensor, felt: Tensor | None, mu: 
             reached, total = at(ahead)
             stepped = total < objective
             length /= 2
-        if not stepped:
+        if not stepped and (majorized or above is None):
             break
-        x, f, objective = ahead, reached, total
+        majorized = length < 0.5  # where this step was cut, its Hessian told too little
+        if stepped:
+            x, f, objective = ahead, reached, total
     t, c, Q = x[:count], x[count : count + shape[1]], x[count + shape[1] :]
     return replace(units, t=t, c=c, Q=None if units.Q is None else Q.view(units.Q.shape))
 

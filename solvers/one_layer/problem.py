@@ -47,6 +47,14 @@ class Scores:
         """Return the Hessians in the scores, (samples, outputs, outputs)."""
         return self.weights.unsqueeze(-1) * curvatures(self.divergence, f)
 
+    def share(self, V: Tensor) -> float:
+        """Return how much of residuals, 1 at most, lies in a domain that `dual` does not check."""
+        return 1.0
+
+    def majorant(self, f: Tensor) -> Tensor | None:
+        """Return curvatures of which no step rises, where the Hessians vanish; None elsewhere."""
+        return None
+
     def dual(self, V: Tensor) -> tuple[Tensor, Tensor]:
         """Return min over f of the sum + <V, f> of every sample, and the size of its terms.
 
@@ -104,8 +112,18 @@ class HuberScores(Scores):
         return (one - other).sum(1), (one.abs() + other).sum(1)
 
     def feasible(self, f: Tensor) -> Tensor:
-        """Return residuals a little within their ends."""
-        return (1 - _INSIDE) * self.residuals(f)
+        """Return residuals, which `share` brings within their ends."""
+        return self.residuals(f)
+
+    def share(self, V: Tensor) -> float:
+        """Return how much of residuals is not beyond c s d, from where no minimum is."""
+        ends = self.factor * self.weights * self.delta
+        return min(1.0, float((ends / V.abs().clamp(min=torch.finfo(V.dtype).tiny)).min()))
+
+    def majorant(self, f: Tensor) -> Tensor:
+        """Return s c min(1, d / |y - f|), whose quadratic touches H from above (Huber, 1981)."""
+        near = self.delta / (self.targets - f).abs().clamp(min=self.delta)
+        return (self.factor * self.weights * near).diag_embed()
 
 
 class ScoreLimits:
@@ -262,7 +280,8 @@ class OneLayer:
         V = self.scores.feasible(f)
         if self.limits is not None:
             V = V - self.limits.pulled(V, prices.cpu().numpy())
-        return V - V.mean(0)
+        weights = self.scores.weights  # by which each has its share of room
+        return V - weights * (V.sum(0) / weights.sum())
 
     def bound(self, V: Tensor, prices: Tensor, most: float) -> float:
         """Return what the objective cannot fall below.
@@ -276,8 +295,9 @@ class OneLayer:
         rounding = 8 * torch.finfo(V.dtype).eps * len(V)
         sums = abs(self.phi.bend) * float(V.norm(dim=1).sum() * 2 * far.max())
         most = (1 + _SLACK) * most + rounding * sums
-        t = min(1.0, 2 * self.rho / most) if most > 0 else 1.0
         R = V if self.limits is None else V + self.limits.pulled(V, prices.cpu().numpy())
+        t = self.scores.share(R)
+        t = min(t, 2 * self.rho / most) if most > 0 else t
         found, size = (float(part.sum()) for part in self.scores.dual(t * R))
         if self.limits is not None:
             paid = t * self.limits.paid(prices)

@@ -50,3 +50,6 @@ def test_rows_that_count_nothing_may_be_anything() -> None:
     found = spread(x, torch.tensor([0.0, 1.0, 0.0, 1.0]))
     assert (found.mass, float(found.mean), float(found.squares)) == (2.0, 2.0, 2.0)
     assert spread(x[:0]).mass == 0.0
+    rare = torch.zeros(20_000).index_fill_(0, torch.tensor([1, 3]), 1.0)
+    far = torch.arange(20_000, dtype=torch.float64)[:, None] + 1e6
+    assert float(spread(far, rare).deviation) == pytest.approx(1.0, rel=1e-12)

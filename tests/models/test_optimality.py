@@ -93,6 +93,24 @@ def test_a_torch_network_has_the_gap_of_the_same_weights(seed):
     assert again.bound <= again.objective < found.objective
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_no_constant_is_below_the_bound_of_a_robust_loss(weighted):
+    """Nor far below the best that is found: most targets lie beyond delta, where H is linear."""
+    generator = torch.Generator().manual_seed(0)
+    network = nn.Sequential(nn.Linear(1, 5), nn.ReLU(), nn.Linear(5, 1)).double()
+    for rows in range(2, 12):
+        X = torch.randn(rows, 1, generator=generator, dtype=torch.float64)
+        y = X.new_empty(rows, 1).cauchy_(generator=generator) * 10 ** (rows % 3)
+        times = (
+            X.new_empty(rows).exponential_(generator=generator) if weighted else X.new_ones(rows)
+        )
+        gap = global_gap(network, X, y, loss=Huber(0.01), rho=10.0, sample_weight=times)
+        off = (y - y.T).abs()  # of every target as a constant
+        constant = float((times @ torch.where(off < 0.01, off**2 / 2, 0.01 * off - 5e-5)).min())
+        assert gap.bound <= constant * (1 + 1e-9)
+        assert gap.bound <= gap.best <= min(1.001 * constant, 1.001 * gap.bound)
+
+
 def test_a_unit_is_added_on_the_scale_of_raw_data():
     X, y = waves(30)
     model = LiftedMLP((2, 1, 1), ReLU(), SquaredError(), rho=0.1, method="gauss-newton")

@@ -151,6 +151,13 @@ def test_data_beyond_all_scales_never_end_in_numbers_that_are_none(method, scale
         assert np.isfinite(model.trace.steps[-1].objective)
 
 
+def test_a_column_whose_squares_overflow_is_not_lost():
+    with pytest.raises(DataError, match=r"feature 2 of input 1 reaches .*divide it by its scale"):
+        LiftedMLP((4, 5, 3)).fit(
+            X.double() * torch.tensor([1, 1, 1e307, 1], dtype=torch.float64), Y
+        )
+
+
 REAL = torch.linspace(-1, 1, 30, dtype=torch.float64)
 STEPS = torch.zeros(30, 6, 3, dtype=torch.float64)
 MISTAKES: dict[str, tuple[Any, ...]] = {

@@ -88,6 +88,9 @@ BAD = [
     (lambda: Order([]), "must be pairs"),
     (lambda: Order([(0, 1, 2)]), "must be pairs"),
     (lambda: Order([(0, 1), (2, 2)]), "pairs of different rows"),
+    (lambda: Order([0, 1]), "must be pairs (i, j) of rows"),
+    (lambda: Order([(0, 1)], [1.0, 2.0]), "the margin of Order must be one number"),  # type: ignore[arg-type]
+    (lambda: GroupMeans([0, 1], [0.1, 0.2]), "within must be one number"),  # type: ignore[arg-type]
     (lambda: Values([0, 0], [1.0, 2.0]), "rows that come twice: [0]"),
     (lambda: Values([0], [1.0, 2.0]), "as many of both"),
     (lambda: Budget("much"), "the budget must be numbers"),
@@ -201,6 +204,8 @@ def test_a_model_refuses_what_it_cannot_hold() -> None:
         model.fit(X, Y, constraints=[GroupMeans([0, 1])])
     with pytest.raises(DataError, match="contradict each other"):
         model.fit(X, Y, constraints=[Values([0], [5.0]), Bounds(upper=1.0)])
+    with pytest.raises(DataError, match="say how surely, as in"):
+        model.fit(X, Y, constraints=[Budget(0.0)], strict=True)
     assert not model.is_fitted
     with pytest.raises(DeclarationError, match="one loss on the last pre-activation"):
         two_losses().fit(X, (Y, Y), constraints=[Budget(0.0)])
