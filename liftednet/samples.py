@@ -90,9 +90,9 @@ def spread(rows: Tensor, weights: Tensor | None = None) -> Spread:
     """
     dtype = torch.promote_types(rows.dtype, torch.float32) if weights is None else torch.float64
     own = _spread(rows.detach(), weights, dtype)
-    least, most = _SQUARED
-    width = own.high - own.low
-    if bool(((width > 0) & (width < least) | (width > most)).any()):
+    (least, most), width = _SQUARED, own.high - own.low
+    beyond = (width > 0) & (width < least) | (width > most)
+    if dtype is not torch.float64 and bool(beyond.any()):
         own = _spread(rows.detach(), weights, torch.float64)
     if processes.size() == 1:
         return own

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -353,13 +354,10 @@ class AugmentedLagrangian:
         found = self._stacked
         return tuple(like.like(found[x].to(like.matrix)) for x, like in self._likes.items())
 
-    def objective(self, weights: Sequence[Weights] | None = None) -> float:
-        """Return the objective of weights, None for those that have been reached."""
-        if weights is None:
-            return self._reached()[1]
+    def objective(self, weights: Sequence[Weights]) -> float:
+        """Return the objective of weights, as that of a round."""
         stacked = (layer.stacked().double() for layer in weights)
-        passed = self._passed(dict(zip(self._likes, stacked, strict=True)))
-        return self._objective(self._picked(value_of(self._term.argument, passed))[0], passed)[0]
+        return self._evaluated(dict(zip(self._likes, stacked, strict=True)))[1]
 
     def take_steps(self, first: int) -> Steps:
         """Take the rounds, numbered from the first, and yield the objective after each.
@@ -369,13 +367,13 @@ class AugmentedLagrangian:
         """
         if not self._moving:
             return Ending.CONVERGED
-        _, before = self._reached()
+        _, before = self._evaluated(self._stacked)
         last = math.inf
         for number in range(self.rounds):
             good = self._stacked
             self._held.narrow(number / self.rounds)
             taken = self._minimize()
-            u, objective = self._reached()
+            u, objective = self._evaluated(self._stacked)
             if not math.isfinite(objective):
                 self._stacked = good
                 raise SolverError(
@@ -400,9 +398,9 @@ class AugmentedLagrangian:
         layers = {x: self._likes[x].like(layer) for x, layer in stacked.items()}
         return self._structure.passed({**self._values, **layers})
 
-    def _reached(self) -> tuple[Tensor, float]:
+    def _evaluated(self, stacked: Mapping[Parameter, Tensor]) -> tuple[Tensor, float]:
         """Return the scores, and the objective there."""
-        passed = self._passed(self._stacked)
+        passed = self._passed(stacked)
         u = self._picked(value_of(self._term.argument, passed))[0]
         return u, self._objective(u, passed)[0]
 
@@ -490,20 +488,7 @@ def hold(
         objective, gap, residual = found.objective, math.nan, found.residual
         value, solver = found.value, found.solver
     else:
-        for again in range(_AGAIN, -1, -1):
-            try:
-                solution, gap = held.fitted(blocks)
-            except SolverError:
-                if moves is None or not again or model.interrupted:
-                    raise
-            else:
-                held.place(blocks, solution.value)
-                if moves is None or not again or model.interrupted:
-                    break
-                if moves.objective(blocks.weights) <= _WORSE * moves.objective():
-                    break
-            _go_on(model, moves, progress, on_step)
-            blocks = model._blocks_at(fitted.structure, data, model._known.weights)
+        blocks, solution, gap = _fitted(model, held, blocks, moves, progress, on_step)
         objective, residual = solution.objective, solution.residual
         value, solver, duals = solution.value, solution.solver, solution.duals
     held.place(blocks, value)
@@ -538,6 +523,24 @@ def _warn_of_missed_rates(report: ConstraintReport) -> None:
             "layer or of all, that would bring them there. Take a smaller network, such as "
             "LiftedClassifier((20,)), a wider limit, or more rows."
         )
+
+
+def _fitted(
+    model: Lifted, held: HeldScores, blocks: Blocks, moves: AugmentedLagrangian | None,
+    progress: bool, on_step: Report | None,
+) -> tuple[Blocks, Solution[Weights], float]:  # fmt: skip
+    """Return the exact fit of the last layer, after more rounds where features make it costly."""
+    for _ in range(_AGAIN):
+        if moves is None or model.interrupted:
+            break
+        with suppress(SolverError):  # which the last fit tells
+            solution, gap = held.fitted(blocks)
+            held.place(blocks, solution.value)
+            if moves.objective(blocks.weights) <= _WORSE * moves.objective(moves.weights):
+                return blocks, solution, gap
+        _go_on(model, moves, progress, on_step)
+        blocks = model._blocks_at(blocks.structure, model._on_data(), model._known.weights)
+    return blocks, *held.fitted(blocks)
 
 
 def _counted(held: HeldScores, asked: HeldRates, blocks: Blocks) -> CountedFit:

@@ -38,7 +38,7 @@ from .trace import Problem
 
 WORTH = 1 << 26  # multiplications that are worth a thread: milliseconds, where waking one takes .01
 _STORED = 2_000  # numbers of all weights, whose normal equations Gauss-Newton may form
-_BESIDE = 16  # times the multiplications: beside those a step has much that threads do not share
+_UNSHARED = 16  # times the multiplications: beside those a step has much that threads do not share
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def _work(network: Network, method: Method, X: Any) -> int:
     sizes = [(each, each.weights.shape) for each in network.layers() if each.weights is not None]
     if isinstance(method, GaussNewton):
         numbers = sum(prod(shape) for _, shape in sizes)
-        return rows * numbers * numbers // _BESIDE if numbers <= _STORED else rows * numbers
+        return rows * numbers * numbers // _UNSHARED if numbers <= _STORED else rows * numbers
     products = (prod(of) * max(1, prod(each.shape) // of[1]) for each, of in sizes)
     return rows * max(products, default=0)
 

@@ -61,8 +61,7 @@ def _moved(problem: OneLayer, units: Units, J: Tensor, felt: Tensor | None, mu: 
             total += mu / 2 * float(limits.excess(f, units.prices, mu).square().sum())
         return f, total
 
-    (f, objective), stepped = at(x), True
-    majorized = False
+    (f, objective), majorized = at(x), False
     for _ in range(_STEPS):
         V, above = problem.scores.residuals(f), problem.scores.majorant(f)
         B = above if majorized and above is not None else problem.scores.curvature(f)

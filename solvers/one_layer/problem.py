@@ -67,7 +67,7 @@ class Scores:
         )
 
     def feasible(self, f: Tensor) -> Tensor:
-        """Return residuals inside the domain of the dual, which of squares is everything."""
+        """Return residuals inside the domain of the dual, or that `share` brings there."""
         V = self.residuals(f)
         everywhere = isinstance(self.divergence.activation, Identity)
         return V if everywhere else (1 - _INSIDE) * V + _INSIDE * self._inner
@@ -110,10 +110,6 @@ class HuberScores(Scores):
         """Return <V, y> - V^2 / (2 c s) of every sample, and the size of its terms."""
         one, other = V * self.targets, V.square() / (2 * self.factor * self.weights)
         return (one - other).sum(1), (one.abs() + other).sum(1)
-
-    def feasible(self, f: Tensor) -> Tensor:
-        """Return residuals, which `share` brings within their ends."""
-        return self.residuals(f)
 
     def share(self, V: Tensor) -> float:
         """Return how much of residuals is not beyond c s d, from where no minimum is."""

@@ -1,4 +1,4 @@
-"""Where the columns of many rows lie, against numpy's sums in float64."""
+"""Where the columns of many rows lie, against numpy's sums in long doubles."""
 
 from __future__ import annotations
 

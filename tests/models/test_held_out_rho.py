@@ -110,7 +110,7 @@ def test_orders_of_pairs_take_the_rho_at_which_new_pairs_keep_to_them(draw: int)
         scores = model.scores(x[rows[331:]])
         off += violations([Order(new)], scores)
         losses.append(float((scores - y[rows[331:]]).square().mean()))
-    assert off[0] < off[1]
+    assert off[0] < off[1] / 2
     assert losses[0] < losses[1]
     # After the usual rounds a constant alone meets this order in two of the draws: its loss is 1.
     assert losses[0] < 1.15 * linear_loss(x, y, seen, rows)
