@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -530,17 +529,24 @@ def _fitted(
     progress: bool, on_step: Report | None,
 ) -> tuple[Blocks, Solution[Weights], float]:  # fmt: skip
     """Return the exact fit of the last layer, after more rounds where features make it costly."""
+    told: SolverError | None = None
     for _ in range(_AGAIN):
         if moves is None or model.interrupted:
             break
-        with suppress(SolverError):  # which the last fit tells
+        try:
             solution, gap = held.fitted(blocks)
+        except SolverError as error:
+            told = told or error
+        else:
             held.place(blocks, solution.value)
             if moves.objective(blocks.weights) <= _WORSE * moves.objective(moves.weights):
                 return blocks, solution, gap
         _go_on(model, moves, progress, on_step)
         blocks = model._blocks_at(blocks.structure, model._on_data(), model._known.weights)
-    return blocks, *held.fitted(blocks)
+    try:
+        return blocks, *held.fitted(blocks)
+    except SolverError as error:  # the first says what the network lacks
+        raise told or error from None
 
 
 def _counted(held: HeldScores, asked: HeldRates, blocks: Blocks) -> CountedFit:
