@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from benchmarks.papers import thesis_forms
-from benchmarks.papers.future_work import Translator, mirrored
 from benchmarks.papers.networks import (
     RELU,
     TANH,
@@ -179,9 +178,28 @@ def test_every_command_of_the_table_exists() -> None:
     assert all(place.with_suffix(".py").exists() or place.is_dir() for place in places)
 
 
+class Translator(nn.Module):
+    """Cells that read all tokens, and others that write five of as many kinds as there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader, self.writer = nn.GRUCell(6, 32), nn.GRUCell(6, 32)
+        self.readout = nn.Linear(32, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, written = None, []
+        for token in x.unbind(1):
+            state = self.reader(token, state)
+        for _ in range(5):
+            state = self.writer(torch.zeros_like(x[:, 0]), state)
+            written.append(self.readout(state))
+        return torch.stack(written, 1)
+
+
 def test_lift_reads_cells_whose_answers_have_another_length() -> None:
     """Beside the torch network itself, with weights that its training has written back."""
-    X, y = mirrored(60, seed=1)
+    tokens = torch.randint(6, (60, 8), generator=torch.Generator().manual_seed(1))
+    X, y = nn.functional.one_hot(tokens, 6).float(), tokens.flip(1)[:, :5].contiguous()
     network = Translator()
     lifted = lift(network, X[:2], loss="cross-entropy", method=Minibatch(20, batch_size=20))
     before = nn.functional.cross_entropy(network(X).flatten(0, 1), y.flatten())
