@@ -46,8 +46,7 @@ from sklearn.datasets import load_diabetes, make_classification
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.data.archives import load
-from benchmarks.data.signals import _HAR, har
+from benchmarks.data import har, har_subjects
 from benchmarks.harness.report import write
 from benchmarks.harness.runs import records, tuned
 from liftednet import Network
@@ -188,11 +187,10 @@ def moments(windows: Tensor) -> Array:
 
 def activity(chooses: bool) -> Task:
     """Return HAR windows: mean logits of all persons within .1 of each other's mean."""
-    arrays, sets = load(_HAR, None), har()
-    every = slice(None, None, 24)
+    sets, every = har(), slice(None, None, 24)
     x = [moments(windows[every]) for windows in (sets.x_train, sets.x_test)]
     y = [labels[every].long() for labels in (sets.y_train, sets.y_test)]
-    who = [arrays[name][every].astype(int) for name in ("subject_train", "subject_test")]
+    who = [har_subjects(test=test)[every].numpy() for test in (False, True)]
     if chooses:
         held = np.isin(who[0], np.unique(who[0])[::HELD])
         x, y, who = ([part[0][~held], part[0][held]] for part in (x, y, who))

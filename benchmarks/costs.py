@@ -25,11 +25,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.harness.opponents import dense_network
 from benchmarks.harness.report import write
 from benchmarks.harness.runs import RESULTS, Record, finished, matching, run_all
 
@@ -171,11 +171,8 @@ def _one_pass(
         return LiftedMLP(sizes, loss=CrossEntropy(), method=settings).fit(x[rows], y[rows])
 
     def adam(rows: slice) -> Any:
-        data, labels, torch_layers = x[rows], y[rows], []
+        data, labels, network = x[rows], y[rows], dense_network(*sizes)
         mean = data.mean(0)
-        for below, above in pairwise(sizes):
-            torch_layers += [torch.nn.Linear(below, above), torch.nn.ReLU()]
-        network = torch.nn.Sequential(*torch_layers[:-1])
         optimizer = torch.optim.Adam(network.parameters(), 1e-3, fused=True)
         for _ in range(passes):
             for part in torch.randperm(len(data)).split(batch):

@@ -32,6 +32,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from benchmarks.harness.opponents import by_ngboost
 from benchmarks.harness.report import write
 from benchmarks.harness.runs import Outcome, Record, Records, records
 from benchmarks.harness.scores import of_chances, of_numbers
@@ -63,13 +64,6 @@ CLASSIFIERS: dict[str, Callable[[], Any]] = {
 }
 
 
-def boosted(x: Array, y: Array, new: Array) -> tuple[Array, Array]:
-    from ngboost import NGBRegressor  # type: ignore[import-not-found,unused-ignore]
-
-    found = NGBRegressor(verbose=False, random_state=0).fit(x, y).pred_dist(new)
-    return found.loc, found.scale
-
-
 def ours(noise: str | None) -> Callable[[Array, Array, Array], tuple[Array, Array]]:
     return lambda x, y, new: (
         LiftedRegressor(noise=noise, random_state=0).fit(x, y).predict(new, return_std=True)
@@ -77,7 +71,7 @@ def ours(noise: str | None) -> Callable[[Array, Array, Array], tuple[Array, Arra
 
 
 VARYING: dict[str, Callable[[Array, Array, Array], tuple[Array, Array]]] = {
-    "one noise": ours(None), "varying": ours("varying"), "NGBoost": boosted,
+    "one noise": ours(None), "varying": ours("varying"), "NGBoost": by_ngboost,
 }  # fmt: skip
 TRUTHS: dict[str, tuple[int, Callable[[Array], Array], Callable[[Array], Array]]] = {
     "exponential": (

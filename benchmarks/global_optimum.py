@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -54,7 +54,7 @@ from benchmarks.harness.report import write
 from benchmarks.harness.runs import RESULTS, Outcome, Record, finished, records
 from liftednet.activations import ReLU
 from liftednet.losses import CrossEntropy, SquaredError
-from liftednet.models import GaussNewton, Global, Lifted, LiftedMLP
+from liftednet.models import GaussNewton, Global, LiftedMLP
 from liftednet.samples import Weights
 
 RHO, UNITS, GAP, SECONDS, STARTS = 0.3, 100, 1e-3, 20.0, 20
@@ -156,42 +156,73 @@ def _trained(method: str, X: Tensor, y: Tensor, classes: int) -> tuple[LiftedMLP
         c = (y - (X @ W[:-1] + W[-1]).clamp(min=0) @ a).mean(0)
         model = _model(X, 1, GaussNewton(), units=len(a))
         model = model.with_weights([Weights(W[:-1], W[-1]), Weights(a, c)])
-        return model, {"objective": float(objective(X, y, [W[:-1], W[-1], a, c], RHO))}
-    tries = list[tuple[float, list[Weights]]]()
+        return model, {"objective": float(objective(X, y, [W[:-1], W[-1], a, c]))}
+    models = (_model(X, classes, GaussNewton(), seed) for seed in _seeds())
     if method == "L-BFGS":
-        tries = lbfgs(
-            lambda parts: objective(X, y, parts, RHO),
-            lambda seed: _model(X, classes, GaussNewton(), seed), SECONDS,
-        )  # fmt: skip
+        tries = [_lbfgs(X, y, model) for model in models]
     elif method == "Adam":
         tries = [_adam(X, y, _model(X, classes, GaussNewton()), rate) for rate in RATES]
     else:
-        started = time.process_time()
-        for seed in range(STARTS):
-            spent = time.process_time() - started
-            if seed and spent * (1 + 1 / seed) > SECONDS:
-                break
-            model = _model(X, classes, GaussNewton(), seed).fit(X, y)
-            tries.append((model.objective(), list(model.weights)))
+        fitted = (model.fit(X, y) for model in models)
+        tries = [(model.objective(), list(model.weights)) for model in fitted]
     best, weights = min(tries, key=lambda x: x[0])
     told = {"starts": len(tries), "worst": max(x[0] for x in tries)}
     model = _model(X, classes, GaussNewton()).with_weights(weights)
     return model, {"objective": best, **told}
 
 
+def _seeds() -> Iterator[int]:
+    """Yield the seeds of starts while there is time for one more that takes as long."""
+    started = time.process_time()
+    for seed in range(STARTS):
+        if seed and (time.process_time() - started) * (1 + 1 / seed) > SECONDS:
+            return
+        yield seed
+
+
+def _first(model: LiftedMLP) -> list[Tensor]:
+    """Return the weights and biases of a start, by turns."""
+    stacked = [layer.stacked().double() for layer in model._first_weights()]
+    return [part.clone() for layer in stacked for part in (layer[:-1], layer[-1])]
+
+
+def _reached(X: Tensor, y: Tensor, parts: list[Tensor]) -> tuple[float, list[Weights]]:
+    W, b, A, c = (part.detach() for part in parts)
+    return float(objective(X, y, [W, b, A, c])), [Weights(W, b), Weights(A, c)]
+
+
 def _adam(X: Tensor, y: Tensor, model: LiftedMLP, rate: float) -> tuple[float, list[Weights]]:
     """Return the objective and weights that Adam reaches in its share of the seconds."""
-    stacked = [layer.stacked().double() for layer in model._first_weights()]
-    parts = [part.clone() for layer in stacked for part in (layer[:-1], layer[-1])]
+    parts = _first(model)
     ends = time.process_time() + SECONDS / len(RATES)
     optimizer = torch.optim.Adam([part.requires_grad_() for part in parts], rate)
     while time.process_time() < ends:
         optimizer.zero_grad()
-        objective(X, y, parts, RHO).backward()
+        objective(X, y, parts).backward()
         optimizer.step()
-    reached = [part.detach() for part in parts]
-    pairs = zip(reached[::2], reached[1::2], strict=True)
-    return float(objective(X, y, reached, RHO)), [Weights(W, b) for W, b in pairs]
+    return _reached(X, y, parts)
+
+
+def _lbfgs(X: Tensor, y: Tensor, model: LiftedMLP) -> tuple[float, list[Weights]]:
+    """Return the objective and weights that L-BFGS reaches."""
+    first = _first(model)
+
+    def split(point: Array) -> list[Tensor]:
+        found = torch.from_numpy(point).split([x.numel() for x in first])
+        return [x.view(z.shape) for x, z in zip(found, first, strict=True)]
+
+    def valued(point: Array) -> tuple[float, Array]:
+        parts = [x.clone().requires_grad_() for x in split(point)]
+        value = objective(X, y, parts)
+        slopes = torch.autograd.grad(value, parts)
+        return value.item(), torch.cat([x.flatten() for x in slopes]).numpy()
+
+    start = torch.cat([x.flatten() for x in first]).numpy()
+    end = minimize(
+        valued, start, jac=True, method="L-BFGS-B",
+        options={"maxiter": 3000, "maxfun": 10_000, "maxcor": 20, "ftol": 1e-10},
+    )  # fmt: skip
+    return _reached(X, y, split(end.x))
 
 
 def _with_ones(X: Tensor) -> Array:
@@ -227,55 +258,13 @@ def _model(X: Tensor, classes: int, method: Any, seed: int = 0, units: int = UNI
     )  # fmt: skip
 
 
-def objective(X: Tensor, y: Tensor, parts: list[Tensor], rho: float) -> Tensor:
-    """Return loss + rho |W|^2 of all layers of ReLU, weights and biases by turns."""
-    h, paid = X, torch.zeros((), dtype=X.dtype)
-    for W, b in zip(parts[::2], parts[1::2], strict=True):
-        u, paid = h @ W + b, paid + rho * W.square().sum()
-        h = u.clamp(min=0)
+def objective(X: Tensor, y: Tensor, parts: list[Tensor]) -> Tensor:
+    """Return loss + rho (|W|^2 + |A|^2)."""
+    W, b, A, c = parts
+    u, paid = (X @ W + b).clamp(min=0) @ A + c, RHO * (W.square().sum() + A.square().sum())
     if y.ndim == 2:
         return (y - u).square().sum() / 2 + paid
     return torch.nn.functional.cross_entropy(u, y, reduction="sum") + paid
-
-
-def lbfgs(
-    value_of: Callable[[list[Tensor]], Tensor],
-    model: Callable[[int], Lifted],
-    seconds: float,
-    starts: int = STARTS,
-) -> list[tuple[float, list[Weights]]]:
-    """Return objectives and weights of starts from the first weights of models, while they fit.
-
-    The objective is of all layers, weights and biases by turns.
-    """
-    found: list[tuple[float, list[Weights]]] = []
-    started = time.process_time()
-    for seed in range(starts):
-        if found and (time.process_time() - started) * (1 + 1 / seed) > seconds:
-            break  # one more of the same length would not fit
-        stacked = [layer.stacked().double() for layer in model(seed)._first_weights()]
-        first = [part for layer in stacked for part in (layer[:-1], layer[-1])]
-        sizes = [x.numel() for x in first]
-
-        def parts(point: Array, first: list[Tensor] = first, sizes: list[int] = sizes) -> list[Any]:
-            split = torch.from_numpy(point).split(sizes)
-            return [x.view(z.shape) for x, z in zip(split, first, strict=True)]
-
-        def valued(point: Array) -> tuple[float, Array]:
-            these = [x.clone().requires_grad_() for x in parts(point)]
-            value = value_of(these)
-            slopes = torch.autograd.grad(value, these)
-            return float(value.detach()), torch.cat([x.flatten() for x in slopes]).numpy()
-
-        start = torch.cat([x.flatten() for x in first]).numpy()
-        end = minimize(
-            valued, start, jac=True, method="L-BFGS-B",
-            options={"maxiter": 3000, "maxfun": 10_000, "maxcor": 20, "ftol": 1e-10},
-        )  # fmt: skip
-        reached = [x.detach().double() for x in parts(end.x)]
-        pairs = zip(reached[::2], reached[1::2], strict=True)
-        found.append((float(end.fun), [Weights(W, b) for W, b in pairs]))
-    return found
 
 
 def _smooth(method: str, X: Array, y: Array, new: Array, wanted: Array) -> dict[str, Any]:

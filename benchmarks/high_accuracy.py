@@ -37,6 +37,7 @@ from sklearn.gaussian_process.kernels import RBF
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from benchmarks.harness.opponents import dense_network
 from benchmarks.harness.report import write
 from benchmarks.harness.runs import Outcome, Records, records, tuned
 from liftednet import LiftedRegressor
@@ -113,10 +114,7 @@ class Task:
         y, z = function(self.x), function(self.unseen)
         self.y, self.answers = ((v - y.mean()) / y.std() for v in (y, z))
         torch.manual_seed(seed)
-        self.network = nn.Sequential(
-            nn.Linear(size, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, HIDDEN), nn.Tanh(),
-            nn.Linear(HIDDEN, 1),
-        )  # fmt: skip
+        self.network = dense_network(size, HIDDEN, HIDDEN, 1, activation=nn.Tanh)
         self.weights = list(self.network.parameters())
         self.began = time.process_time()
 

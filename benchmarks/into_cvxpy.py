@@ -24,9 +24,9 @@ import subprocess
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from math import exp, log
 from pathlib import Path
 from statistics import fmean
@@ -38,9 +38,10 @@ import torch
 from scipy.optimize import minimize
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-from torch import nn
+from torch import Tensor, nn
 
-from benchmarks.harness.runs import Outcome, Record, run_all
+from benchmarks.harness.opponents import dense_network
+from benchmarks.harness.runs import RESULTS, Outcome, Record, run_all
 from liftednet import (
     LiftedClassifier,
     LiftedRegressor,
@@ -51,7 +52,6 @@ from liftednet import (
 )
 from liftednet.models import Lifted, Minibatch, input_convex
 
-RESULTS = Path(__file__).parent / "results"
 GAP, LIMITS, BOX = 1e-4, (10.0, 60.0), 2.0
 SHAPES = (
     (2, (20,)), (2, (50,)), (5, (20,)), (5, (50,)), (10, (20,)),
@@ -80,12 +80,30 @@ class Run:
     method: str
 
 
+def drawn(generator: np.random.Generator, rows: int, inputs: int) -> tuple[Any, Any]:
+    """Return points of the box and what networks fit there."""
+    x = generator.uniform(-BOX, BOX, (rows, inputs))
+    a, b = generator.normal(size=(2, inputs))
+    return x, np.logaddexp(x @ a, x @ b) + 0.3 * (x**2).sum(1)
+
+
+def by_adam(
+    sizes: tuple[int, ...], rate: float, steps: int, loss: Callable[[nn.Module], Tensor]
+) -> nn.Sequential:
+    """Return a network of ReLU after full steps of Adam, in float64."""
+    torch.manual_seed(0)
+    network = dense_network(*sizes).double()
+    optimizer = torch.optim.Adam(network.parameters(), lr=rate)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss(network).backward()
+        optimizer.step()
+    return network
+
+
 def network_of(run: Run) -> nn.Sequential:
     """Return the trained network, in float64."""
-    generator = np.random.default_rng(0)
-    x = generator.uniform(-BOX, BOX, (600, run.inputs))
-    a, b = generator.normal(size=(2, run.inputs))
-    y = np.logaddexp(x @ a, x @ b) + 0.3 * (x**2).sum(1)
+    x, y = drawn(np.random.default_rng(0), 600, run.inputs)
     hidden = tuple(map(int, run.hidden.split("-")))
     if run.trained == "ours":
         with warnings.catch_warnings():
@@ -93,18 +111,9 @@ def network_of(run: Run) -> nn.Sequential:
             model = LiftedRegressor(hidden, random_state=0).fit(x, y)
         found: nn.Sequential = to_torch(model.model_).double()
         return found
-    torch.manual_seed(0)
-    sizes, parts = (run.inputs, *hidden, 1), list[nn.Module]()
-    for below, above in pairwise(sizes):
-        parts += [nn.Linear(below, above), nn.ReLU()]
-    network = nn.Sequential(*parts[:-1]).double()
     rows, wanted = torch.from_numpy(x), torch.from_numpy((y - y.mean()) / y.std())[:, None]
-    steps = torch.optim.Adam(network.parameters(), lr=0.01)
-    for _ in range(1000):
-        steps.zero_grad()
-        (network(rows) - wanted).square().mean().backward()
-        steps.step()
-    return network
+    sizes = (run.inputs, *hidden, 1)
+    return by_adam(sizes, 0.01, 1000, lambda network: (network(rows) - wanted).square().mean())
 
 
 def by_ours(network: nn.Sequential, inputs: int, limit: float = 1.0) -> Outcome:
@@ -216,9 +225,7 @@ def by_projected_steps(output: Any, rows: Any, rate: float) -> float:
 
 def by_convexity(run: Convex) -> Outcome:
     generator, inputs = np.random.default_rng(run.seed), 100
-    x = generator.uniform(-BOX, BOX, (1000, inputs))
-    a, b = generator.normal(size=(2, inputs))
-    y = np.logaddexp(x @ a, x @ b) + 0.3 * (x**2).sum(1)
+    x, y = drawn(generator, 1000, inputs)
     network = input_convex((inputs, run.units, run.units, 1))
     model = Lifted(network, method=Minibatch(epochs=20), seed=run.seed)
     model.fit(torch.from_numpy(x), torch.from_numpy(y)[:, None])
@@ -280,17 +287,11 @@ def digits_of(hidden: str, trained: str) -> tuple[nn.Sequential, Any]:
             model = LiftedClassifier(units, activation="relu", random_state=0).fit(x, y)
         network = to_torch(model.model_, logits=True).double()
     else:
-        torch.manual_seed(0)
-        parts = list[nn.Module]()
-        for below, above in pairwise((64, *units, 10)):
-            parts += [nn.Linear(below, above), nn.ReLU()]
-        network = nn.Sequential(*parts[:-1]).double()
-        steps = torch.optim.Adam(network.parameters(), lr=0.003)
         inputs, classes = torch.from_numpy(x / 16), torch.from_numpy(y)
-        for _ in range(500):
-            steps.zero_grad()
-            nn.functional.cross_entropy(network(inputs), classes).backward()
-            steps.step()
+        network = by_adam(
+            (64, *units, 10), 0.003, 500,
+            lambda network: nn.functional.cross_entropy(network(inputs), classes),
+        )  # fmt: skip
         with torch.no_grad():
             next(network.parameters()).div_(16)
     with torch.no_grad():
@@ -415,7 +416,7 @@ def table(records: list[Record[Run]]) -> str:
 
 def main() -> None:
     torch.set_num_threads(1)
-    by_ours(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)).double(), 2)  # imports
+    by_ours(dense_network(2, 2, 1).double(), 2)  # imports
     records = run_all(RESULTS / "into_cvxpy.jsonl", runs(), measured)
     each = [Convex(units, seed) for units in (100, 200) for seed in range(3)]
     convex = run_all(RESULTS / "into_cvxpy_convex.jsonl", each, by_convexity)

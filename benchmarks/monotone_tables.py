@@ -22,13 +22,11 @@ monotonicnetworks on the 24th on an EPYC.
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
@@ -41,8 +39,8 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.data.archives import FOLDER_VARIABLE
-from benchmarks.data.packages import PackagedTable
+from benchmarks.data.packages import PackagedTable, compas
+from benchmarks.harness.opponents import dense_network
 from benchmarks.harness.report import write
 from benchmarks.harness.runs import Outcome, Record, records
 from liftednet import LiftedClassifier, LiftedRegressor
@@ -83,9 +81,7 @@ class Table:
 def table_of(name: str) -> Table:
     """Return one of the three tables."""
     if name == "COMPAS":
-        d = pd.read_csv(Path(os.environ[FOLDER_VARIABLE]) / "compas.csv")
-        usual = (d.days_b_screening_arrest.abs() <= 30) & (d.is_recid != -1)
-        d = d[usual & (d.c_charge_degree != "O") & d.score_text.notna()]
+        d = compas()
         signs = dict.fromkeys(
             ["juv_fel_count", "juv_misd_count", "juv_other_count", "priors_count"], 1
         )
@@ -245,11 +241,8 @@ def by_penalty(table: Table, seed: int, pull: float, rate: float) -> Answers:
     """
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)  # the start of torch's layers
-    units, signs = 32, torch.tensor(table.directions, dtype=torch.float32)
-    network = nn.Sequential(
-        nn.Linear(len(signs), units), nn.Softplus(), nn.Linear(units, units), nn.Softplus(),
-        nn.Linear(units, 1),
-    )  # fmt: skip
+    signs = torch.tensor(table.directions, dtype=torch.float32)
+    network = dense_network(len(signs), 32, 32, 1, activation=nn.Softplus)
 
     def loss(rows: Tensor, y: Tensor, error: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         noise = torch.randn(rows.shape, generator=generator)

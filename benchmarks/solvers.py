@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 from dataclasses import asdict, replace
-from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
@@ -19,10 +18,10 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 import torch
 
 from benchmarks.harness.report import machine
+from benchmarks.harness.runs import RESULTS
 from benchmarks.subproblems import outputs, states, tight_states, weights
 from benchmarks.subproblems.harness import Row, cells, drawn_seed, measure, show
 
-RESULTS = Path(__file__).parent / "results"
 PROBLEMS = {
     "outputs": outputs.comparisons,
     "weights": weights.comparisons,

@@ -2,7 +2,7 @@
 
 from benchmarks.data.piano_rolls import PianoRolls, jsb_chorales, muse_data
 from benchmarks.data.sequences import IGNORED_LABEL, Batch, Sequences
-from benchmarks.data.signals import har, har2, har_subjects, pixel_sequences, subsample
+from benchmarks.data.signals import har, har2, har_subjects, subsample
 from benchmarks.data.tasks import (
     adding,
     balanced_on_fraction,
@@ -29,7 +29,6 @@ __all__ = [
     "jsb_chorales",
     "multiplication",
     "muse_data",
-    "pixel_sequences",
     "subsample",
     "temporal_order",
     "timer",

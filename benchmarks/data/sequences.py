@@ -36,10 +36,6 @@ class Batch:
         steps = torch.arange(self.x.shape[1], device=self.lengths.device)
         return steps < self.lengths[:, None]
 
-    def to(self, device: str | torch.device) -> Batch:
-        """Return the batch on a device."""
-        return Batch(self.x.to(device), self.y.to(device), self.lengths.to(device))
-
 
 @dataclass(frozen=True)
 class Sequences:

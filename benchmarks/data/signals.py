@@ -1,8 +1,7 @@
-"""Recorded signals, images pixel by pixel, and smaller draws of either."""
+"""Recorded signals, and smaller draws of data."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -103,30 +102,6 @@ def har2(
     first = torch.tensor(_HAR2_FIRST)
     y_train, y_test = (torch.isin(y, first).long() for y in (windows.y_train, windows.y_test))
     return Classification(x_train, y_train, x_test, y_test, 2)
-
-
-def pixel_sequences(images: Classification, permutation_seed: int | None = None) -> Classification:
-    """Show images one pixel a step, normalized to mean 0 and variance 1 over the training set.
-
-    Pixel-MNIST and Permute-MNIST (RNN training along locally optimal trajectories, section V).
-
-    Args:
-        images: with X (samples, pixels).
-        permutation_seed: of one random order of the pixels for all images; None keeps theirs.
-
-    Returns:
-        X (samples, pixels, 1).
-    """
-    pixels = images.x_train.shape[1]
-    order = torch.arange(pixels)
-    if permutation_seed is not None:
-        order = torch.randperm(pixels, generator=torch.Generator().manual_seed(permutation_seed))
-    mean, deviation = images.x_train.mean(), images.x_train.std()
-    return replace(
-        images,
-        x_train=((images.x_train[:, order] - mean) / deviation).unsqueeze(2),
-        x_test=((images.x_test[:, order] - mean) / deviation).unsqueeze(2),
-    )
 
 
 def subsample(images: Classification, train: int, test: int, seed: int) -> Classification:

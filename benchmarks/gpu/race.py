@@ -22,6 +22,7 @@ from benchmarks.gpu.jobs import Job
 from benchmarks.gpu.opponents import captured
 from benchmarks.gpu.timing import Scale, wait
 from benchmarks.gpu.training_data import Images
+from benchmarks.harness.opponents import dense_network
 from liftednet import to_torch
 from liftednet.activations import ReLU
 from liftednet.models import LiftedMLP, Minibatch
@@ -117,8 +118,7 @@ def _lifted(batch: int) -> Train:
 def _adam(batch: int, rate: float, replayed: Callable[..., Callable[[], object]]) -> Train:
     def train(scale: Scale, images: Images, epochs: int, seed: int) -> Network:
         torch.manual_seed(seed)
-        network = nn.Sequential(nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 10))
-        network = network.to(scale.device)
+        network = dense_network(784, 300, 10).to(scale.device)
         step = _Step(network, images, batch, rate, replayed)
         count = len(images.x_train) // batch
         for epoch in range(epochs):

@@ -72,7 +72,7 @@ def independent_scan(
         h_1 to h_T, (time, batch, units); differentiable once in the three tensors.
     """
     states: Tensor = _IndependentScan.apply(  # type: ignore[no-untyped-call]
-        drive, weight, start, activation
+        drive, weight, start, activation, torch.addcmul
     )
     return states
 
@@ -90,40 +90,36 @@ def dense_scan(drive: Tensor, weight: Tensor, start: Tensor, activation: Element
         h_1 to h_T, (time, batch, units); differentiable once in the three tensors.
     """
     states: Tensor = _DenseScan.apply(  # type: ignore[no-untyped-call]
-        drive, weight, start, activation
+        drive, weight, start, activation, torch.addmm
     )
     return states
 
 
-def _run(
-    ctx: Any,
-    drive: Tensor,
-    weight: Tensor,
-    start: Tensor,
-    activation: Elementwise,
-    add_product: Callable[..., Tensor],
-) -> Tensor:
-    """Return all states, and keep what the way back needs."""
-    states = torch.empty_like(drive)
-    previous = start
-    for driven, state in zip(drive.unbind(0), states.unbind(0), strict=True):
-        add_product(driven, previous, weight, out=state)
-        previous = activation.apply(state)
-    ctx.save_for_backward(states, weight, start)
-    ctx.activation = activation
-    return states
-
-
-class _IndependentScan(Function):
+class _Scan(Function):
     @staticmethod
     def forward(
-        ctx: Any, drive: Tensor, weight: Tensor, start: Tensor, activation: Elementwise
+        ctx: Any,
+        drive: Tensor,
+        weight: Tensor,
+        start: Tensor,
+        activation: Elementwise,
+        add_product: Callable[..., Tensor],
     ) -> Tensor:
-        return _run(ctx, drive, weight, start, activation, torch.addcmul)
+        """Return all states, and keep what the way back needs."""
+        states = torch.empty_like(drive)
+        previous = start
+        for driven, state in zip(drive.unbind(0), states.unbind(0), strict=True):
+            add_product(driven, previous, weight, out=state)
+            previous = activation.apply(state)
+        ctx.save_for_backward(states, weight, start)
+        ctx.activation = activation
+        return states
 
+
+class _IndependentScan(_Scan):
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         states, weight, start = ctx.saved_tensors
         # The error of the pre-activation: e_t = (g_t + w * e_{t+1}) * phi'(a_t + w * h_{t-1}).
         # Each step stays in the cache: whole-sequence products would read the memory again.
@@ -135,19 +131,13 @@ class _IndependentScan(Function):
             ctx.activation.slope(state, slope)
             later = torch.addcmul(given, weight, later, out=error).mul_(slope)
             weight_sum.addcmul_(later, before)
-        return errors, weight_sum.sum(0), weight * later, None
+        return errors, weight_sum.sum(0), weight * later, None, None
 
 
-class _DenseScan(Function):
-    @staticmethod
-    def forward(
-        ctx: Any, drive: Tensor, weight: Tensor, start: Tensor, activation: Elementwise
-    ) -> Tensor:
-        return _run(ctx, drive, weight, start, activation, torch.addmm)
-
+class _DenseScan(_Scan):
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         states, weight, start = ctx.saved_tensors
         # The error of the pre-activation: e_t = (g_t + e_{t+1} W') * phi'(a_t + h_{t-1} W).
         errors, slope = torch.empty_like(states), torch.empty_like(start)
@@ -158,7 +148,7 @@ class _DenseScan(Function):
             later = torch.addmm(given, later, back, out=error).mul_(slope)
         # All steps in one product, which a graph would make one by one.
         weight_sum = states[:-1].flatten(0, 1).T @ errors[1:].flatten(0, 1)
-        return errors, weight_sum.addmm_(start.T, errors[0]), later @ back, None
+        return errors, weight_sum.addmm_(start.T, errors[0]), later @ back, None, None
 
 
 class CellRecurrence(nn.Module):

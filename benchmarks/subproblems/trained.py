@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.data.mnist import mnist
+from benchmarks.harness.opponents import dense_network
 
 _DIGITS, _BATCH, _RATE = 20_000, 200, 1e-3
 
@@ -40,13 +41,7 @@ def digits() -> tuple[Tensor, Tensor]:
 def network(units: int, above: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     torch.manual_seed(0)
     x, y = digits()
-    net = nn.Sequential(
-        nn.Linear(784, units),
-        activation(),
-        nn.Linear(units, above),
-        activation(),
-        nn.Linear(above, 10),
-    )
+    net = dense_network(784, units, above, 10, activation=activation)
     optimizer = torch.optim.Adam(net.parameters(), _RATE)
     for first in range(0, _DIGITS, _BATCH):
         part = slice(first, first + _BATCH)

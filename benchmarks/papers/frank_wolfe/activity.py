@@ -73,16 +73,8 @@ class ActivityTrial:
 
 
 @dataclass(frozen=True)
-class ActivityRun:
+class ActivityRun(ActivityTrial):
     """A run on all training windows whose test accuracy goes into the table."""
-
-    method: str
-    noisy: bool
-    rate: float
-    noise: float
-    angle: float
-    gradients: int
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -170,7 +162,7 @@ class _Runner:
     methods: Sequence[Method]
     windows: Classification
 
-    def run(self, run: ActivityTrial | ActivityRun) -> Outcome:
+    def run(self, run: ActivityTrial) -> Outcome:
         started = time.process_time()
         method = next(m for m in self.methods if m.name == run.method)
         torch.manual_seed(run.seed)  # of the start; the order of the batches has its own generator
@@ -192,7 +184,7 @@ class _Runner:
         return {**found, "processor": round(time.process_time() - started, 3)}
 
 
-def _augmentation(run: ActivityTrial | ActivityRun) -> Augment | None:
+def _augmentation(run: ActivityTrial) -> Augment | None:
     if run.angle > 0:
         windows = har().x_train
         return Rotations(windows.mean((0, 1)), windows.std((0, 1)), run.angle)
