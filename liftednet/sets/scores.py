@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sized
+from contextlib import suppress
 from copy import copy
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from liftednet.errors import DataError
@@ -142,12 +144,12 @@ class GroupMeans(Constraint):
     prices divided by the sizes of their groups.
 
     Args:
-        groups: (samples,) the integer group of every sample, or booleans of two groups; a negative
+        groups: (samples,) the group of every sample, an integer, a boolean or a name; a negative
             one is in none.
         within: of the mean of all, in units of the scores, 0 or more.
 
     Raises:
-        DataError: groups are no integers, fewer than two, or overlap; within is negative.
+        DataError: groups are none of these, fewer than two, or overlap; within is negative.
 
     Example:
         >>> import torch
@@ -427,10 +429,16 @@ class Total(_OverSteps):
 
 
 def _numbered(groups: Any) -> Any:
-    """Return booleans as numbers of two groups, others as they are."""
-    listed = isinstance(groups, list | tuple) and all(isinstance(x, bool) for x in groups)
-    given = np.array(groups) if listed else groups
-    return given + 0 if str(getattr(given, "dtype", "")).endswith("bool") else given
+    """Return booleans and names as numbers of their groups, others as they are."""
+    if isinstance(groups, Tensor):
+        return groups + 0 if groups.dtype is torch.bool else groups
+    with suppress(ValueError):  # rows of several lengths, of which `integers` tells
+        found = np.asarray(groups)
+        if found.dtype.kind == "b":
+            return found + 0
+        if found.size and all(isinstance(x, str) for x in found.ravel().tolist()):
+            return np.unique(found.astype(str), return_inverse=True)[1].reshape(found.shape)
+    return groups
 
 
 def _given(
