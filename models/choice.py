@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ _EPOCHS = 30  # of recurrent networks, at least
 _TOLERANCE = 1e-4  # of their gradient, from which more steps teach no more (recurrent_defaults.md)
 _MANY = 1000  # sequences, enough for minibatches
 _MOST_OVER_TIME = 1e8  # answers times weights of a Gauss-Newton step that takes a few seconds
+_MOST_BY_EVIDENCE = 1e7  # answers, steps and weights of recurrent networks: a third of a second
+_STEPS_BY_EVIDENCE = 200  # of these at most
 _MOST_BETWEEN_ENDS = 2e9  # multiplications in the matrix of a step: a tenth of a second
 _MOST_WORK = 8e10  # multiplications in all steps after minibatches: about five seconds
 _LEAST_STEPS = 5  # by which these gain on minibatches (method_sizes.md)
@@ -144,15 +147,13 @@ def _suited(settings: Settings, structure: Structure, data: DataShape | None) ->
         reason = f"divergence={settings.divergence!r} needs all samples"
         return Choice(FullBatch(_SWEEPS, extrapolation=False), structure, reason)
     if recurrent:
-        return _over_time(structure, data)
+        return _over_time(settings, structure, data)
     obstacle = _obstacle(structure, data)
     if data is None or obstacle is not None:
         return Choice(Minibatch(), structure, f"minibatches, since {obstacle}")
     answers, weights, _ = sizes(structure, data.samples)
     reason = f"{answers:,} answers and {weights:,} weights are few enough for Gauss-Newton"
-    own = (p.penalty for p in structure.parameters if p.penalty is not None)
-    evidence = settings.rho is None and settings.penalty is None
-    evidence = evidence and not any(penalty.curvature for penalty in own)
+    evidence = _rho_is_free(settings, structure)
     if evidence:
         reason += ", rho by their evidence"
         structure = pulled(structure, FIRST_RHO)
@@ -173,7 +174,14 @@ def _suited(settings: Settings, structure: Structure, data: DataShape | None) ->
     )  # fmt: skip
 
 
-def _over_time(structure: Structure, data: DataShape | None) -> Choice:
+def _rho_is_free(settings: Settings, structure: Structure) -> bool:
+    """Say whether nobody has given a rho or a penalty."""
+    own = (p.penalty for p in structure.parameters if p.penalty is not None)
+    given = settings.rho is not None or settings.penalty is not None
+    return not given and not any(penalty.curvature for penalty in own)
+
+
+def _over_time(settings: Settings, structure: Structure, data: DataShape | None) -> Choice:
     """Return the default method of recurrent networks."""
     together = GaussNewton(tolerance=_TOLERANCE)
     try:
@@ -187,7 +195,16 @@ def _over_time(structure: Structure, data: DataShape | None) -> Choice:
     _, weights, _ = sizes(structure, data.samples)
     size = f"{data.samples:,} sequences of {data.steps:,} steps and {weights:,} weights"
     if data.samples < _MANY or data.samples * data.steps * weights <= _MOST_OVER_TIME:
-        return Choice(together, structure, f"{size} are few enough for Gauss-Newton")
+        reason = f"{size} are few enough for Gauss-Newton"
+        terms = structure.network.terms
+        answers = sum(x.argument.units * (data.steps if x.argument.sequence else 1) for x in terms)
+        work = data.samples * answers * data.steps * weights
+        if _rho_is_free(settings, structure) and work <= _MOST_BY_EVIDENCE:
+            by_evidence = GaussNewton(_STEPS_BY_EVIDENCE, evidence=True)
+            with suppress(DeclarationError):
+                by_evidence.refuse(structure)
+                return Choice(by_evidence, structure, f"{reason}, rho by their evidence")
+        return Choice(together, structure, reason)
     batches = max(1, -(-data.samples // Minibatch().batch_size))
     epochs = max(_EPOCHS, Minibatch().epochs_of(batches))
     return Choice(Minibatch(epochs), structure, f"minibatches, since {size} are many")

@@ -218,19 +218,21 @@ class Prepared(Predictor):
         method: GaussNewton,
     ) -> Blocks:
         """Return the blocks of a recurrent network after some steps from the best of its starts."""
-        generator, brief = self._generator(), replace(method, steps=min(method.steps, _TRIAL))
+        generator = self._generator()
+        brief = replace(method, steps=min(method.steps, _TRIAL))
 
-        def tried(start: str) -> Blocks:
+        def tried(start: str) -> tuple[bool, float, Blocks]:
             weights = feasible(self._drawn(start, generator), structure.penalties.values())
             weights = [layer.to(data.like) for layer in weights]
             weights = settled_start(structure, weights, standardization.still)
             blocks = self._blocks_at(structure, data, weights)
             with torch.no_grad():
-                deque(brief.take_steps(Problem(blocks)), maxlen=0)
-            return blocks
+                taken = list(brief.take_steps(Problem(blocks)))
+            looks = [step.evidence for step in taken if step and step.evidence is not None]
+            return not looks, -max(looks) if looks else blocks.objective(), blocks
 
-        best = min(map(tried, _TRIED), key=Blocks.objective)
-        return tried(_LONGEST) if is_useless(structure, data, best.values) else best
+        *_, best = min(map(tried, _TRIED), key=lambda found: found[:2])
+        return tried(_LONGEST)[-1] if is_useless(structure, data, best.values) else best
 
     def _mean_loss(
         self, structure: Structure, data: Data, numbers: Tensor, weights: Sequence[Weights]
