@@ -77,9 +77,10 @@ class Settings:
             of squared errors, dense layers and data of a size that a matrix serves in seconds for
             Gauss-Newton from what minibatches have reached, with rho by the
             evidence, or with a rho or a penalty that is given. Of recurrent networks "auto" is
-            Gauss-Newton, but minibatches where that would take many minutes or cannot be used, and
-            "full" where the divergence is not tight, with fifty sweeps at most and without
-            extrapolation. What was chosen and why stands in `trace` and in what the model prints.
+            Gauss-Newton, of few short sequences with rho by the evidence, too, but minibatches
+            where it would take many minutes or cannot be used, and "full" where the divergence is
+            not tight, with fifty sweeps at most and without extrapolation. What was chosen and why
+            stands in `trace` and in what the model prints.
         max_iter: the most epochs, sweeps or steps; None for the method's own number.
         batch_size: samples of a minibatch; None for the method's own number.
         early_stopping: whether some samples are held out, whatever the method is: training ends

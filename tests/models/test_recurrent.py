@@ -98,6 +98,21 @@ def test_every_loss_takes_answers_per_step_and_at_the_end(generator, loss, outpu
     assert model.predict(x).shape[:1] == (6,)
 
 
+def test_noise_of_few_sequences_is_not_followed(generator):
+    """Labels are drawn by a known probability, whose own log loss no network can beat by much."""
+    x = torch.randn(2100, 10, 2, generator=generator, dtype=torch.float64)
+    chance = torch.sigmoid(0.7 * x[..., 0].sum(1))
+    y = (torch.rand(2100, generator=generator, dtype=torch.float64) < chance).long()
+    model = LiftedRNN(2, 10, 2).fit(x[:100], y[:100])
+    told = model.predict_proba(x[100:])[:, 1]
+
+    def loss(p):
+        return float(nn.functional.binary_cross_entropy(p, y[100:].double()))
+
+    assert loss(told) < loss(chance[100:]) + 0.1
+    assert loss(told) < 0.9 * loss(torch.full_like(told, 0.5))
+
+
 def test_a_learned_initial_state_takes_up_what_no_input_tells(generator):
     x = torch.randn(50, 4, 1, generator=generator, dtype=torch.float64)
     y = torch.full((50, 4, 1), 2.0, dtype=torch.float64)
