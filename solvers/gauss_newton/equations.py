@@ -12,11 +12,12 @@ from torch import Tensor
 from torch.func import jacrev, vmap
 
 from liftednet import processes
+from liftednet.activation import Activation
 from liftednet.maps import pulled_back
 
 from .covariance import Covariance, Narrow, Triangular
 from .local_model import Damped, Linear, LocalModel
-from .objective import Forward, Product, Tensors, joined
+from .objective import Forward, Product, Tensors, joined, recurrence
 
 _JACOBIAN_BYTES = 2**24  # of Jacobians at a time, about what a cache holds
 _MOST_PRODUCTS = 3e7  # of a matrix from J as a whole, which takes less time than by layers
@@ -363,6 +364,8 @@ def output_jacobians(forward: Forward, point: Tensor) -> tuple[Tensors, Tensors]
 
     Of networks whose layers are known all samples go together. Targets are not looked at.
     """
+    if forward.recurrent is not None:
+        return forward.at(forward.split(point)), (_over_time(forward, forward.recurrent, point),)
     if forward.layers is None:
         return forward.at(forward.split(point)), jacobians(forward, point)
     inputs, found = _slopes(forward, point)
@@ -370,6 +373,36 @@ def output_jacobians(forward: Forward, point: Tensor) -> tuple[Tensors, Tensors]
         tuple(output for output, _ in found),
         tuple(_of_weights(inputs, slopes)[:, None] for _, slopes in found),
     )
+
+
+def _over_time(forward: Forward, activation: Activation, point: Tensor) -> Tensor:
+    """Return J of a recurrent network, back from every output at once.
+
+    With a_t = [h_(t-1), x_t, 1] P and u_t = [h_t, 1] Q an output of step t has the derivative
+    sum over s <= t of [h_(s-1), x_s, 1]' d_s in P, d_t = phi'(a_t) Q' and d_(s-1) = phi'(a_(s-1))
+    W d_s, with W the rows of P that h_(s-1) goes through.
+    """
+    (cell, readout), x = forward.split(point), forward.data[0].transpose(0, 1)
+    steps, samples, features = x.shape
+    units, outputs = cell.shape[1], readout.shape[1]
+    drive = x @ cell[units : units + features] + cell[-1]
+    states = recurrence(drive, cell[:units], activation.forward)
+    before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
+    slopes = activation.slope(drive + before @ cell[:units])
+    back = x.new_zeros(samples, steps, steps, outputs, units)  # d_s, s first, of every output
+    push = x.new_zeros(samples, steps, outputs, units)
+    for step in reversed(range(steps)):
+        push = push @ cell[:units].T
+        push[:, step] = readout[:units].T
+        push = push * slopes[step, :, None, None]
+        back[:, step] = push
+    seen = torch.cat([before, x, torch.ones_like(x[..., :1])], 2).permute(1, 2, 0)
+    of_cell = (seen @ back.flatten(2)).view(samples, -1, steps, outputs, units)
+    of_cell = of_cell.permute(0, 2, 3, 1, 4).flatten(3)
+    above = torch.cat([states, torch.ones_like(states[..., :1])], 2).transpose(0, 1)
+    each = torch.eye(outputs).to(above)
+    of_readout = above[:, :, None, :, None] * each[:, None]
+    return torch.cat([of_cell, of_readout.flatten(3)], 3)
 
 
 def _rooted(curvature: Tensor, rows: Tensor) -> Tensor:
