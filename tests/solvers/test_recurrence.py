@@ -13,6 +13,7 @@ from liftednet.models import GaussNewton, LiftedRNN
 from liftednet.models.methods import gauss_newton
 from liftednet.solvers.compiled.loops import has_numba
 from liftednet.solvers.compiled.recurrent import CompiledRecurrence
+from liftednet.solvers.gauss_newton.equations import jacobians, output_jacobians
 from liftednet.solvers.gauss_newton.local_model import Linearized
 from liftednet.solvers.gauss_newton.objective import Forward, LinearRecurrence, Target, recurrence
 
@@ -87,6 +88,17 @@ def test_compiled_products_are_those_of_autograd(generator, samples, activation,
     pushes = (push.where(counted[..., None], 0.0),)
     for ours, theirs in zip(compiled.back(pushes), plain.back(pushes), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.skipif(not has_numba(), reason="needs Numba")
+@pytest.mark.parametrize("activation", MAPS[1:], ids=["leaky", "tanh", "of one's own"])
+def test_derivatives_of_every_output_are_those_of_autograd(generator, activation, monkeypatch):
+    forward = forward_of(generator, monkeypatch, 4, activation)
+    point = torch.randn(len(forward.pulls), generator=generator, dtype=torch.float64) / 3
+    (outputs,), (ours,) = output_jacobians(forward, point)
+    (plain,), counted = jacobians(forward, point), forward.targets[0].counted
+    torch.testing.assert_close(ours[counted], plain[counted])
+    torch.testing.assert_close(outputs[counted], forward.passed(point)[0][counted])
 
 
 @pytest.mark.skipif(not has_numba(), reason="needs Numba")
