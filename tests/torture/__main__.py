@@ -19,10 +19,10 @@ import torch
 from rich.console import Console
 
 import liftednet
-from tests.torture import exports, files, kills, modules, subproblems, warranties, workers
+from tests.torture import files, kills, modules, subproblems
 from tests.torture.report import Finding
 
-PARTS = ("subproblems", "modules", "warranties", "files", "kills", "workers", "exports")
+PARTS = ("subproblems", "modules", "files", "kills")
 RESULT = Path(__file__).parents[2] / "results" / "reliability.md"
 
 
@@ -37,11 +37,8 @@ def main() -> int:
     parts: dict[str, Callable[[float], Iterable[Finding]]] = {
         "subproblems": partial(subproblems.findings, first=asked.first),
         "modules": modules.findings,
-        "warranties": warranties.findings,
         "files": files.findings,
         "kills": kills.findings,
-        "workers": workers.findings,
-        "exports": exports.findings,
     }
     started, console = time.perf_counter(), Console(stderr=True)
     found: list[Finding] = []

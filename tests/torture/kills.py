@@ -12,14 +12,13 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet.activations import Sigmoid, Tanh
+from liftednet.activations import Tanh
 from liftednet.errors import DataError
 from liftednet.models import (
     Checkpoint,
@@ -31,7 +30,6 @@ from liftednet.models import (
     Minibatch,
 )
 from liftednet.solvers.compiled import lanes, loops
-from tests.models.registry import GRAPHS, IMAGES, LABELS
 from tests.torture.report import Finding
 
 _KILLS = 100
@@ -42,69 +40,34 @@ _PROMISE = (
     "history, and leaves no other file than its checkpoint"
 )
 
-Fit = Callable[..., Lifted]
 
-
-def _normal(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(2), dtype=dtype)
+def _normal(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
 
 ROWS, STEPS = _normal(300, 8), _normal(30, 12, 3)
-ROW_LABELS, STEP_LABELS = ROWS[:, :3].argmax(1), (STEPS.cumsum(1)[..., 0] > 0).long()
-
-
-def _rows(model: Lifted, **options: Any) -> Lifted:
-    return model.fit(ROWS, ROW_LABELS, **options)
-
-
-def _loaded(model: Lifted, **options: Any) -> Lifted:
-    torch.manual_seed(1)
-    loader = DataLoader(TensorDataset(ROWS.float(), ROW_LABELS), batch_size=20, shuffle=True)
-    return model.fit(loader, **options)
-
-
-def _sequences(model: Lifted, **options: Any) -> Lifted:
-    return model.fit(STEPS, STEP_LABELS, **options)
-
-
-def _images(model: Lifted, **options: Any) -> Lifted:
-    return model.fit(IMAGES, LABELS, **options)
+ROW_DATA = ROWS, ROWS[:, :3].argmax(1)
+STEP_DATA = STEPS, (STEPS.cumsum(1)[..., 0] > 0).long()
+Data = tuple[torch.Tensor, torch.Tensor]
 
 
 def _mlp(*activations: Any, **options: Any) -> Callable[[], Lifted]:
     return lambda: LiftedMLP((8, 12, 10, 3), *activations, seed=3, **options)
 
 
-def _graph(name: str) -> Callable[[], Lifted]:
-    (graph,) = (x for x in GRAPHS if x.name == name)
-    return lambda: graph.model("tight", "full")
-
-
-TRAININGS: dict[str, tuple[Callable[[], Lifted], Fit]] = {
-    "blocks": (_mlp(method=FullBatch(8)), _rows),
-    "minibatches": (
-        _mlp(method=Minibatch(20, 10), early_stopping=True, n_iter_no_change=8), _rows,
-    ),
-    "a loader": (_mlp(Sigmoid(), method=Minibatch(15)), _loaded),
-    "normal equations": (_mlp(Tanh(), method=GaussNewton(30, form="normal")), _rows),
-    "products": (_mlp(Tanh(), method=GaussNewton(8, form="products")), _rows),
-    "states over time": (lambda: LiftedRNN(3, 6, 2, method=GaussNewton(8)), _sequences),
-    "images": (_graph("images"), _images),
-}  # fmt: skip
+TRAININGS: dict[str, tuple[Callable[[], Lifted], Data]] = {
+    "blocks": (_mlp(method=FullBatch(8)), ROW_DATA),
+    "minibatches": (_mlp(method=Minibatch(20, 10), early_stopping=True), ROW_DATA),
+    "normal equations": (_mlp(Tanh(), method=GaussNewton(30, form="normal")), ROW_DATA),
+    "products": (_mlp(Tanh(), method=GaussNewton(8, form="products")), ROW_DATA),
+    "states over time": (lambda: LiftedRNN(3, 6, 2, method=GaussNewton(8)), STEP_DATA),
+}
 
 
 def findings(share: float) -> list[Finding]:
     """Return what a share of the kills found."""
     with tempfile.TemporaryDirectory() as folder:
         return [_kills(_Nursery(Path(folder)), max(2, round(_KILLS * share)))]
-
-
-@dataclass(frozen=True)
-class _Whole:
-    """An uninterrupted training: what it gave, and how long it took."""
-
-    result: str
-    seconds: float
 
 
 class _Nursery:
@@ -114,15 +77,15 @@ class _Nursery:
         self.folder = folder
         self._fork = multiprocessing.get_context("forkserver")
         self._fork.set_forkserver_preload([__name__])
-        self._wholes: dict[str, _Whole] = {}
+        self._wholes: dict[str, tuple[str, float]] = {}
 
-    def whole(self, name: str) -> _Whole:
-        """Return an uninterrupted training."""
+    def whole(self, name: str) -> tuple[str, float]:
+        """Return what an uninterrupted training gives, and how long it takes."""
         if name not in self._wholes:
             started = time.monotonic()
             result = self.folder / "whole"
             self.started(name, None, result).join()
-            self._wholes[name] = _Whole(result.read_text(), time.monotonic() - started)
+            self._wholes[name] = result.read_text(), time.monotonic() - started
         return self._wholes[name]
 
     def started(self, name: str, checkpoint: Path | None, result: Path) -> Any:
@@ -133,24 +96,17 @@ class _Nursery:
         return child
 
 
-def torch_alone() -> None:
-    """Leave compiled loops out: one that another process has compiled meanwhile changes bits."""
-    loops.WORTH_COMPILING, lanes.at_hand = 1 << 62, lambda *_: False
-
-
 def _train(name: str, checkpoint: Path | None, result: Path) -> None:
     """Train to the end in this process, and write what came out."""
     torch.set_num_threads(1)
-    torch_alone()
+    # A loop that another process has compiled meanwhile changes bits.
+    loops.WORTH_COMPILING, lanes.at_hand = 1 << 62, lambda *_: False
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    make, fit = TRAININGS[name]
-    model = make()
+    make, data = TRAININGS[name]
+    model, kept = make(), None if checkpoint is None else Checkpoint(checkpoint, seconds=0)
+    warnings.simplefilter("ignore")
     try:
-        if checkpoint is None:
-            fit(model)
-        else:
-            warnings.simplefilter("ignore")
-            fit(model, checkpoint=Checkpoint(checkpoint, seconds=0), resume=True)
+        model.fit(*data, checkpoint=kept, resume=kept is not None)
     except DataError as error:
         result.write_text(f"refused: {error}")
         return
@@ -184,13 +140,13 @@ def _kills(nursery: _Nursery, most: int) -> Finding:
 
 def _killed_to_the_end(nursery: _Nursery, name: str, draw: random.Random) -> tuple[int, str]:
     """Kill one training again and again until it ends; return how often, and what went wrong."""
-    whole, killed = nursery.whole(name), 0
+    (whole, seconds), killed = nursery.whole(name), 0
     with tempfile.TemporaryDirectory(dir=nursery.folder) as folder:
         path, result = Path(folder) / "training", nursery.folder / "result"
         while True:
             child = nursery.started(name, path, result)
             if killed < _OF_ONE:
-                child.join(draw.uniform(0, 0.8) * whole.seconds)
+                child.join(draw.uniform(0, 0.8) * seconds)
             if child.exitcode is None and killed < _OF_ONE:
                 way = signal.SIGTERM if draw.random() < _TERMINATED else signal.SIGKILL
                 os.kill(child.pid, way)
@@ -200,11 +156,7 @@ def _killed_to_the_end(nursery: _Nursery, name: str, draw: random.Random) -> tup
             if child.exitcode == 0:
                 break
             killed += 1
-        return killed, _difference(result, whole, Path(folder), ["training"])
-
-
-def _difference(result: Path, whole: _Whole, folder: Path, wanted: list[str]) -> str:
-    if (found := result.read_text()) != whole.result:
-        return found if found.startswith("refused") else "other bits"
-    left = sorted(os.listdir(folder))
-    return "" if left == wanted else f"the folder holds {left}"
+        left = sorted(os.listdir(folder))
+    if (found := result.read_text()) != whole:
+        return killed, found if found.startswith("refused") else "other bits"
+    return killed, "" if left == ["training"] else f"the folder holds {left}"

@@ -99,45 +99,13 @@ class _Affine(nn.Module):
         return self.layer(h)  # type: ignore[no-any-return]
 
 
-class _Windows(nn.Module):
-    """Convolution and pooling over the units."""
-
-    def __init__(self, draw: Draw) -> None:
-        super().__init__()
-        self.kernel = nn.Conv1d(1, 2, 3, padding=draw.choice([0, 1]), stride=draw.choice([1, 2]))
-        self.pool = draw.choice([nn.MaxPool1d(2), nn.AvgPool1d(2), nn.MaxPool1d(2, 1, 1)])
-        self.back = nn.LazyLinear(WIDTH)
-        self(torch.zeros(2, WIDTH))
-
-    def forward(self, h: Tensor) -> Tensor:
-        return self.back(self.pool(self.kernel(h.unsqueeze(1))).flatten(1))  # type: ignore[no-any-return]
-
-
-class _Normalized(nn.BatchNorm1d):
-    def __init__(self, draw: Draw) -> None:
-        super().__init__(WIDTH)
-        with torch.no_grad():
-            self.running_mean.normal_()  # type: ignore[union-attr]
-            self.running_var.uniform_(0.1, 3.0)  # type: ignore[union-attr]
-            self.weight.normal_()
-        self.eval()
-
-
-def _slopes(count: int) -> nn.PReLU:
-    found = nn.PReLU(count)
-    with torch.no_grad():
-        found.weight.uniform_(-0.5, 2.0)
-    return found
-
-
 ACTIVATIONS: list[Callable[[], nn.Module]] = [
     nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.GELU, nn.SiLU, nn.Mish, nn.ELU, nn.SELU, nn.CELU,
     nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LeakyReLU, nn.ReLU6, nn.Softsign, nn.LogSigmoid,
-    nn.Softshrink, nn.Tanhshrink, nn.Hardshrink, lambda: nn.Softplus(2.0, 40.0),
-    lambda: nn.Softplus(1.0, 5.0), lambda: nn.ELU(2.0), lambda: nn.GELU(approximate="tanh"),
-    lambda: nn.Threshold(0.3, 0.0), lambda: nn.ReLU(inplace=True), lambda: _slopes(1),
-    lambda: _slopes(WIDTH), lambda: nn.Softmax(-1), lambda: nn.LogSoftmax(-1),
-    lambda: nn.LayerNorm(WIDTH), lambda: nn.Dropout(0.5),
+    nn.Softshrink, nn.Tanhshrink, nn.Hardshrink, nn.PReLU, lambda: nn.Softplus(2.0, 40.0),
+    lambda: nn.ELU(2.0), lambda: nn.GELU(approximate="tanh"), lambda: nn.Threshold(0.3, 0.0),
+    lambda: nn.ReLU(inplace=True), lambda: nn.Softmax(-1), lambda: nn.LogSoftmax(-1),
+    lambda: nn.LayerNorm(WIDTH), lambda: nn.BatchNorm1d(WIDTH).eval(), lambda: nn.Dropout(0.5),
 ]  # fmt: skip
 
 
@@ -156,13 +124,6 @@ def _all(*changes: Callable[[Tensor], Any]) -> list[Step]:
 
 def _put(h: Tensor, columns: Any, value: Any) -> None:
     h[:, columns] = value
-
-
-def _filled(h: Tensor) -> Tensor:
-    made = h.new_zeros(len(h), WIDTH)
-    made[:, :2] = h[:, 1:3]
-    made[:, 2:] += h[:, 2:]
-    return made
 
 
 IN_PLACE = _all(
@@ -211,17 +172,13 @@ INDEXED: list[Step] = [
     lambda h: h.gather(1, h.argsort(1)), lambda h: h.sort(1).values,
     lambda h: h.topk(2).values.repeat(1, 3), _counted, _looked_up,
     lambda h: torch.where(h > 0, h, -2 * h), lambda h: h.masked_fill(h > 1, 0.0),
-    lambda h: h.masked_fill(torch.arange(WIDTH) < 2, -1.0), lambda h: h * (h > 0),
-    lambda h: h.take_along_dim(h.argmin(1, keepdim=True), 1).expand(-1, WIDTH),
+    lambda h: h * (h > 0),
     lambda h: torch.searchsorted(torch.tensor([-1.0, 0.0, 1.0]).to(h), h).to(h),
-    lambda h: torch.stack([h[:, 0], *h[:, 1:].unbind(1)], 1), lambda h: h.cummax(1).values,
-    lambda h: h.scatter(1, h.argmax(1, keepdim=True), 0.0), lambda h: h.tril(-1) + h.triu(),
-    lambda h: torch.cat([h[:, :3], torch.arange(3).expand(len(h), 3)], 1),
-    lambda h: h[:, torch.arange(WIDTH) != 2].repeat(1, 2)[:, :WIDTH],
+    lambda h: h.cummax(1).values, lambda h: h.scatter(1, h.argmax(1, keepdim=True), 0.0),
     lambda h: h[:, h.mean(0).argsort()], lambda h: torch.bucketize(h, torch.zeros(1).to(h)).to(h),
 ]  # fmt: skip
 VALUED: list[Step] = [
-    _branched, _by_numpy, _tried, _attended, _filled, lambda h: h - h.mean(0),
+    _branched, _by_numpy, _tried, _attended, lambda h: h - h.mean(0),
     lambda h: h.roll(1, 0), lambda h: h * torch.arange(len(h))[:, None], lambda h: h.round(),
     lambda h: h.half().to(h.dtype), lambda h: h.sign() * h, lambda h: h + 0.1 * torch.rand(WIDTH),
     lambda h: h * torch.tensor(h.tolist()).to(h), lambda h: h / (1 + h.abs()), lambda h: h * h,
@@ -229,12 +186,11 @@ VALUED: list[Step] = [
     lambda h: h.amax(1, keepdim=True) - h, lambda h: h.logsumexp(1, keepdim=True) + h,
     lambda h: torch.maximum(h, h.flip(1)), lambda h: torch.minimum(h, 0.5 * h),
     lambda h: torch.cat([h[:, :3], h[:, :3].relu()], 1), lambda h: h + h.relu(),
-    lambda h: 0.1 * h - 0.3, lambda h: (1 - h.sigmoid()) * h.clamp(-1, 1), lambda h: h.cumsum(1),
-    lambda h: h.mean(1, keepdim=True) + h, lambda h: h.exp(), lambda h: h.sin() + h.cos(),
-    lambda h: torch.zeros(len(h), WIDTH).to(h) + h, lambda h: h.remainder(1.0), lambda h: h.frac(),
+    lambda h: 0.1 * h - 0.3, lambda h: h.cumsum(1), lambda h: h.exp(), lambda h: h.sin(),
+    lambda h: h.remainder(1.0),
     lambda h: torch.einsum("ni,io->no", h, torch.eye(WIDTH).to(h) - 0.2), lambda h: h.erf(),
     lambda h: torch.lerp(h, h.relu(), 0.3), lambda h: h.norm(dim=1, keepdim=True) * h,
-    lambda h: torch.nn.functional.glu(torch.cat([h, h], 1)), lambda h: h.abs().sqrt(),
+    lambda h: h.abs().sqrt(),
 ]  # fmt: skip
 
 
@@ -252,7 +208,6 @@ def drawn(seed: int) -> tuple[Drawn, Any]:
     network = Drawn(steps, dtype)
     if draw.random() < 0.5:
         network.eval()
-    _hooked(network, draw)
     box = (-1.0, draw.choice([0.5, 2.0])) if draw.random() < 0.3 else None
     return network, box
 
@@ -265,23 +220,7 @@ def _step(draw: Draw, shared: nn.Module) -> Step:
         return shared
     if kind < 0.55:
         return draw.choice(ACTIVATIONS)()
-    if kind < 0.6:
-        return draw.choice([_Windows, _Normalized])(draw)
     return draw.choice(draw.choice([IN_PLACE, INDEXED, VALUED, VALUED]))
-
-
-def _hooked(network: nn.Module, draw: Draw) -> None:
-    kind = draw.random()
-    if kind < 0.05:
-        network.register_forward_pre_hook(lambda _, given: (given[0].abs(),))
-    elif kind < 0.1:
-        network.register_forward_hook(lambda _, __, found: -found)
-    elif kind < 0.15:
-        next(network.modules()).get_submodule("inside.0").register_forward_hook(
-            lambda _, __, found: found.clone().relu_()
-        )
-    elif kind < 0.18:
-        network.register_forward_pre_hook(lambda _, given: (given[0].masked_fill(given[0] < 0, 0),))
 
 
 # The judge.
