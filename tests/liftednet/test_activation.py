@@ -6,15 +6,13 @@ from functools import cache
 from typing import Any
 
 import cvxpy as cp
-import numpy as np
 import pytest
 import torch
 
-from liftednet import Activation, Network, activations, check_activation, load, save, to_torch
+from liftednet import Activation, Network, activations, check_activation
 from liftednet.divergences import joint, tight
-from liftednet.errors import DataError, DeclarationError
+from liftednet.errors import DeclarationError
 from liftednet.models import LiftedMLP
-from liftednet.models.methods import GaussNewton, Minibatch
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, Link, StateFit, WeightFit
 from liftednet.solvers import solve
@@ -163,23 +161,6 @@ def test_a_potential_without_a_closed_form_has_the_map_that_solves_its_optimalit
     assert torch.autograd.gradgradcheck(found.forward, near)
 
 
-@pytest.mark.parametrize(
-    "method", [Minibatch(epochs=2, batch_size=20), GaussNewton(steps=2)], ids=type
-)
-def test_a_network_of_a_potential_is_that_of_the_map_beside_it(method, generator, tmp_path):
-    x = torch.randn(40, 3, dtype=torch.float64, generator=generator)
-    y = (x[:, 0] * x[:, 1] > 0).long()
-    found, right = (
-        LiftedMLP((3, 4, 2), activation, method=method).fit(x, y)
-        for activation in BY_POTENTIAL["sigmoid"]
-    )
-    torch.testing.assert_close(found.forward(x), right.forward(x), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(to_torch(found)(x), found.forward(x))
-    save(found, tmp_path / "model")
-    with pytest.raises(DataError, match=r"from_potential.*holds no code"):
-        load(tmp_path / "model")
-
-
 BAD_POTENTIALS = {
     "concave": (lambda: Activation.from_potential(lambda v: -(v**2)), "not convex"),
     "not finite": (lambda: Activation.from_potential(torch.log), "finite inside its domain"),
@@ -199,53 +180,6 @@ def test_a_potential_that_has_no_argmin_is_refused(case):
     declare, message = BAD_POTENTIALS[case]
     with pytest.raises(DeclarationError, match=message):
         declare()
-
-
-def test_a_domain_that_is_empty_is_refused():
-    with pytest.raises(DataError, match="lower < upper"):
-        Activation.from_potential(quartic, 2, 1)
-
-
-class InNumPy(Activation):
-    lipschitz = 1.0
-
-    def __init__(self, forward):
-        self.map = forward
-
-    def forward(self, u):
-        return self.map(u)
-
-
-@pytest.mark.parametrize(
-    "forward",
-    [
-        lambda u: np.maximum(u, 0),
-        lambda u: torch.from_numpy(np.maximum(u.numpy(), 0)),
-        lambda u: np.tanh(u.detach().numpy()),
-    ],
-)
-@pytest.mark.parametrize("door", [check_activation, lambda a: LiftedMLP((3, 5, 2), a)])
-@pytest.mark.filterwarnings("error")
-def test_numpy_inside_forward_is_one_error(forward, door):
-    with pytest.raises(DeclarationError, match=r"NumPy|must return a tensor"):
-        door(InNumPy(forward))
-
-
-def test_a_potential_with_kinks_is_their_map_in_few_steps():
-    calls = []
-
-    def potential(v):
-        calls.append(len(v))
-        return v**2 / 2 + v.abs() + (v - 1).abs()
-
-    shrink, u = Activation.from_potential(potential), torch.linspace(-5, 5, 101).double()[:, None]
-    calls.clear()
-    found = shrink.forward(u)
-    assert len(calls) < 250  # of three derivatives each
-    expected = (u + 2).clamp(max=0) + u.clamp(0, 1) + (u - 3).clamp(min=0)
-    torch.testing.assert_close(found, expected)
-    still = ((u > -2) & (u < 0)) | ((u > 1) & (u < 3))
-    assert (shrink.slope(u)[still] == 0).all()
 
 
 @pytest.mark.parametrize(
@@ -271,8 +205,3 @@ def test_what_is_no_activation_is_told_what_makes_one_of_it(given, words, door):
         DeclarationError, match=rf"liftednet\.activations\.ReLU\(\).*; got .*{words}"
     ):
         door(given)
-
-
-def test_what_is_no_number_stays_so_under_a_potential():
-    found = Activation.from_potential(quartic).forward(torch.tensor([torch.nan, 0.0]))
-    assert bool(found.isnan()[0]) and found[1] == 0

@@ -56,9 +56,3 @@ def test_the_bound_on_a_difference_is_near_the_normal_law() -> None:
         share_bound(3, 2, 0.05)
     with pytest.raises(DataError, match="delta"):
         share_bound(1, 2, 1.5)
-
-
-def test_a_bound_on_a_difference_of_one_row_or_of_rare_and_usual_shares_is_found() -> None:
-    assert difference_bound((0, 1), (1, 1), 0.05) < 1 == difference_bound((1, 1), (0, 1), 0.05)
-    found = difference_bound((3, 1_000), (40, 50), 0.05)
-    assert 0.003 - 0.8 + 1.645 * math.sqrt(0.16 / 50) < found < -0.65

@@ -21,11 +21,6 @@ def test_digits_are_scaled_and_split_class_by_class() -> None:
     assert not torch.equal(data.digits(seed=1).x_train, digits.x_train)
 
 
-def test_a_share_of_the_digits_is_one() -> None:
-    with pytest.raises(DataError, match="between 0 and 1"):
-        data.digits(test_fraction=1.0)
-
-
 @given(seed=st.integers(0, 10_000), lag=st.integers(1, 5))
 @settings(max_examples=20, deadline=None)
 def test_echo_repeats_the_input_after_the_lag(seed: int, lag: int) -> None:
@@ -48,6 +43,7 @@ def test_running_sum_labels_the_sign_of_the_sum(seed: int) -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
+        (lambda: data.digits(test_fraction=1.0), "between 0 and 1"),
         (lambda: data.echo(0, 10), "samples"),
         (lambda: data.echo(5, 10, lag=10), "lag must be below"),
         (lambda: data.running_sum(5, 0), "length"),

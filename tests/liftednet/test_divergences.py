@@ -9,12 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liftednet import activations, data, to_torch
+from liftednet import activations
 from liftednet.activations import Clipped, Quantized, ReLU, Sign
 from liftednet.divergences import Joint, Margin, Tight, joint, tight
 from liftednet.errors import DataError, DeclarationError
-from liftednet.models import LiftedMLP, Minibatch
-from liftednet.models.methods.batch_gradients import Targets
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import WeightFit
 from liftednet.samples import Design
@@ -168,47 +166,7 @@ def test_a_width_moves_the_margin_of_a_sign(width, generator):
     )
     u = u.detach()
     assert float(divergence.link_curvature(0 * u).max()) == divergence.smoothness == 1 / width
-    nearest = divergence.minimizer(u)
-    torch.testing.assert_close(nearest, torch.tanh(u / width))
-    stated = divergence.state_term(cp.Constant(nearest.numpy()), cp.Constant(u.numpy()))
-    assert stated.value == pytest.approx(float(divergence.state_value(nearest, u)))
-    linked = divergence.link_term(cp.Constant(u.numpy()), cp.Constant(v.numpy()))
-    assert linked.value == pytest.approx(float(divergence.link_value(u, v)))
-
-
-def test_what_is_asked_of_a_sign_has_no_scale(generator):
-    """As sign(c u) = sign(u), c times the push asks c u for what the push asks u for."""
-    u = torch.randn(200, 4, dtype=torch.float64, generator=generator)
-    push = torch.randn(200, 4, dtype=torch.float64, generator=generator)
-    weights = torch.ones(200, dtype=torch.float64)
-    weights[150:] = 0.0
-
-    def asked(u, push, activation, weights=None):
-        rule = Targets(Margin(activation), Margin(activation), 1e4, weights, near=True).at(u)
-        return rule.gradient(u, rule.forward(u), push)
-
-    found = asked(u, push, Sign())
-    slope = 1 - torch.tanh(u / (0.6 * u.square().mean().sqrt())).square()
-    width = 0.6 * float(u.square().mean().sqrt())
-    torch.testing.assert_close(found, slope * push / width, rtol=1e-2, atol=1e-3)
-    torch.testing.assert_close(asked(1e-3 * u, 1e-3 * push, Sign()), found)
-    absolute = asked(1e-3 * u, 1e-3 * push, Quantized(2, -1.0, 1.0))
-    torch.testing.assert_close(absolute, 1e-3 * push)  # levels have a scale
-    weighed = asked(torch.cat([u[:150], 50 * u[150:]]), push, Sign(), weights)
-    torch.testing.assert_close(weighed[:150], asked(u[:150], push[:150], Sign()))
-    assert bool((asked(0 * u, push, Sign()).isfinite()).all())
-
-
-@pytest.mark.filterwarnings("ignore:.*no better than a constant")
-def test_signs_begin_where_steps_turn_them(generator):
-    x = torch.randn(500, 30, generator=generator)
-    model = LiftedMLP((30, 20, 20, 2), Sign(), method=Minibatch(1, 500, rate=1e-6))
-    model.fit(x, (x[:, 0] > 0).long())
-    rows = x
-    for layer in model.weights[:-1]:
-        u = layer.apply(rows)
-        assert float(u.std()) == pytest.approx(0.2, rel=0.02)
-        rows = u.sign()
+    torch.testing.assert_close(divergence.minimizer(u), torch.tanh(u / width))
 
 
 def test_without_a_margin_there_is_none_to_take():
@@ -220,17 +178,3 @@ def test_without_a_margin_there_is_none_to_take():
     with pytest.raises(DeclarationError, match="lower < upper"):
         Quantized(2, 1.0, 0.0)
     assert isinstance(Quantized().margin, Clipped)
-
-
-def test_three_layers_of_signs_learn_and_are_exported_with_the_true_sign():
-    digits = data.digits()
-    model = LiftedMLP((64, 60, 60, 60, 10), Sign(), method=Minibatch(20, 50, rate=1.0))
-    model.fit(digits.x_train, digits.y_train)
-    predicted = model.predict(digits.x_test)
-    assert float((predicted == digits.y_test).double().mean()) > 0.9
-    rows = digits.x_test
-    for layer in model.weights[:-1]:
-        rows = layer.apply(rows).sign()
-    last = model.weights[-1].apply(rows)
-    assert torch.equal(last.argmax(1), predicted)
-    assert torch.equal(to_torch(model, logits=True)(digits.x_test).argmax(1), predicted)

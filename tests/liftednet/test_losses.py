@@ -1,4 +1,4 @@
-"""Losses against torch, SciPy, scikit-learn and CVXPY; what does not fit is refused."""
+"""Losses and their names against torch, SciPy and CVXPY; what does not fit is refused."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.linear_model import QuantileRegressor
+from torch import nn
 from torch.nn import functional
 
-from liftednet import activations
-from liftednet.divergences import joint, tight
+from liftednet import activations, initialize_
+from liftednet.activations import LeakyReLU, Sigmoid
+from liftednet.divergences import tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
     Declared,
+    FenchelYoungLoss,
     Huber,
     OutputLoss,
     Quantile,
@@ -27,10 +29,10 @@ from liftednet.losses import (
     SquaredError,
     simplex_states,
 )
-from liftednet.models import LiftedMLP
-from liftednet.models.methods import FullBatch, Minibatch
+from liftednet.models import LiftedMLP, LiftedRNN
+from liftednet.names import activation_of, loss_of
 from liftednet.problems import OutputFit
-from liftednet.solvers import Reference, solve
+from liftednet.solvers import solve
 
 CLASSES = 4
 
@@ -40,40 +42,11 @@ def u(generator):
     return 3 * torch.randn(10, CLASSES, dtype=torch.float64, generator=generator)
 
 
-def entropy(y):
-    return torch.special.entr(y).sum()
-
-
-def test_cross_entropy_of_soft_labels_is_torch_s_less_their_entropy(u, generator):
-    y = torch.rand(10, CLASSES, dtype=torch.float64, generator=generator)
-    y = y / y.sum(-1, keepdim=True)
-    loss = CrossEntropy()
-    found = loss.divergence.value(loss.encode(y, CLASSES), u)
-    torch.testing.assert_close(found, functional.cross_entropy(u, y, reduction="sum") - entropy(y))
-
-
-@pytest.mark.parametrize("soft", [False, True])
-def test_binary_cross_entropy_is_torch_s(u, soft, generator):
-    y = torch.rand(10, CLASSES, dtype=torch.float64, generator=generator)
-    y = y if soft else y.round()
-    loss = BinaryCrossEntropy()
-    found = loss.divergence.value(loss.encode(y, CLASSES), u)
-    right = functional.binary_cross_entropy_with_logits(u, y, reduction="sum")
-    torch.testing.assert_close(found, right - entropy(y) - entropy(1 - y))
-
-
 def test_simplex_cross_entropy_at_a_corner():
     """0 log 0 is 0, and a label that has no probability costs infinitely much."""
     y = torch.eye(3, dtype=torch.float64)
     assert float(SimplexCrossEntropy().output_value(y, y)) == 0.0
     assert float(SimplexCrossEntropy().output_value(y, y.roll(1, 0))) == np.inf
-
-
-@pytest.mark.parametrize("loss", [SquaredError(), SimplexCrossEntropy()], ids=type)
-def test_output_losses_state_in_cvxpy_what_torch_computes(loss, u):
-    z, y = u.softmax(-1), (u * 0.3).softmax(-1)
-    stated = loss.expression(cp.Constant(y.numpy()), cp.Constant(z.numpy())).value
-    assert float(loss.output_value(y, z)) == pytest.approx(float(stated))
 
 
 def test_predictions_are_labels_where_labels_were_given(u):
@@ -134,19 +107,6 @@ def test_simplex_states_solve_their_equation(s, a):
     assert z * z - a == pytest.approx(s * z, rel=1e-9, abs=1e-9 * (z * z + a))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_example_of_the_invalid_bound_is_solved(dtype):
-    """Eq. (15): the states at the multiplier, in both types, whatever the printed bound says."""
-    y = torch.eye(10, dtype=dtype)[:1]
-    x0 = torch.full((1, 10), -0.1, dtype=dtype)
-    x0[0, 0] = 1.0
-    fit = OutputFit(SimplexCrossEntropy(), y, joint(activations.SimplexProjection()), x0, 2.0)
-    z = solve(fit).value
-    half = (x0.double() - 0.5) / 2
-    right = half + (half.square() + y.double() / 2).sqrt()
-    torch.testing.assert_close(z.double(), right, rtol=1e-5, atol=1e-6)
-
-
 LOSSES = (Quantile(0.3), Huber(0.7))
 OUTPUTS = (
     activations.Identity(), activations.ReLU(), activations.Sigmoid(), activations.LeakyReLU(0.2),
@@ -185,33 +145,6 @@ def test_values_are_those_of_the_definitions(generator: torch.Generator) -> None
         assert float(loss.output_value(y, z)) == pytest.approx(float(stated))
 
 
-def skewed(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return inputs, and targets of a line with noise to one side."""
-    x = torch.randn(120, 3, generator=generator, dtype=torch.float64)
-    noise = torch.randn(120, generator=generator, dtype=torch.float64).exp()
-    return x, 100 * (x @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64) + noise)
-
-
-@pytest.mark.parametrize("level", [0.5, 0.9])
-def test_a_linear_quantile_is_scikit_learn_s_within_the_rounding_of_the_kink(
-    level: float, generator: torch.Generator
-) -> None:
-    x, y = skewed(generator)
-    right = QuantileRegressor(quantile=level, alpha=0, solver="highs").fit(x, y).predict(x)
-    lam, method = 1.0, FullBatch(sweeps=300, tolerance=1e-7)
-    model = LiftedMLP(
-        (3, 1), loss=Quantile(level), lam=lam, rho=1e-9, method=method, standardize=False
-    ).fit(x, y)
-
-    def pinball(prediction: torch.Tensor) -> float:
-        return float(Quantile(level).output_values(y[:, None], prediction).mean())
-
-    least, found = pinball(torch.from_numpy(right)[:, None]), pinball(model.forward(x))
-    assert -1e-9 <= found - least <= max(level, 1 - level) ** 2 / (2 * lam)
-    below = (y[:, None] < model.forward(x)).double().mean()
-    assert float(below) == pytest.approx(level, abs=0.03)
-
-
 def huber_in_cvxpy(y: Any, z: Any) -> Any:
     delta: Any = 0.7
     return cp.sum(cp.huber(y - z, delta)) / 2
@@ -227,31 +160,12 @@ def test_a_declared_loss_is_solved_and_certified_by_cvxpy(activation: Any) -> No
     torch.testing.assert_close(found.value, right.value, rtol=1e-5, atol=1e-5)
 
 
-def test_a_rough_solution_of_a_declared_loss_is_not_certified() -> None:
-    rough = Reference("SCS", {"eps_abs": 1e-1, "eps_rel": 1e-1})
-    found = solve(fit(Declared(huber_in_cvxpy), activations.Sigmoid()), rough)
-    assert found.residual > 1e-4
-
-
 def test_a_declared_loss_that_is_not_convex_is_refused() -> None:
     with pytest.raises(DeclarationError, match="DCP"):
         solve(fit(Declared(lambda y, z: -cp.sum_squares(y - z)), activations.Identity()))
     with pytest.raises(DeclarationError, match=r"Declared.*cannot be stated"):
         wrong: Any = lambda y, z: y.nothing  # noqa: E731
         Declared(wrong).output_values(torch.zeros(2, 1), torch.zeros(2, 1))
-
-
-@pytest.mark.parametrize("method", [FullBatch(sweeps=4), Minibatch(epochs=1, batch_size=10)])
-def test_networks_are_trained_by_declared_losses_as_by_those_of_the_catalogue(
-    method: Any, generator: torch.Generator
-) -> None:
-    x = torch.randn(20, 2, generator=generator, dtype=torch.float64)
-    y = x.prod(1)
-    one, other = (
-        LiftedMLP((2, 4, 1), loss=loss, method=method, standardize=False).fit(x, y)
-        for loss in (Declared(huber_in_cvxpy), Huber(0.7))  # the first has raw targets
-    )
-    torch.testing.assert_close(one.forward(x), other.forward(x), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, -0.5, 2, "a"])
@@ -267,3 +181,84 @@ def test_coupled_outputs_and_labels_are_refused() -> None:
         LiftedMLP((2, 3), (activations.Softmax(),), loss=Quantile())
     with pytest.raises(DataError, match="floating point"):
         Quantile().encode(torch.arange(3), 1)
+
+
+OF_TORCH = [
+    (nn.CrossEntropyLoss(), 1.0, "classes"),
+    (nn.CrossEntropyLoss(), 1.0, "soft"),
+    (nn.CrossEntropyLoss(label_smoothing=0.2), 1.0, "classes"),
+    (nn.BCEWithLogitsLoss(), 1.0, "shares"),
+    (nn.MSELoss(), 2.0, "numbers"),
+    (nn.L1Loss(), 2.0, "numbers"),
+    (nn.HuberLoss(delta=0.7), 1.0, "numbers"),
+    (nn.SmoothL1Loss(beta=0.7), 1 / 0.7, "numbers"),
+]
+
+
+@pytest.mark.parametrize(("of_torch", "factor", "kind"), OF_TORCH, ids=lambda x: str(x)[:24])
+def test_a_loss_of_torch_is_ours_but_for_a_factor_and_a_constant(of_torch, factor, kind) -> None:
+    draw = torch.Generator().manual_seed(0)
+    u = torch.randn(6, 3, dtype=torch.float64, generator=draw)
+    one, other = u, torch.randn(6, 3, dtype=torch.float64, generator=draw)
+    numbers = torch.randn(6, 3, dtype=torch.float64, generator=draw)
+    labels = torch.tensor([0, 1, 2, 0, 1, 2])
+    kinds = {"classes": labels, "soft": numbers.softmax(-1), "shares": numbers.sigmoid()}
+    y = kinds.get(kind, numbers)
+    ours = loss_of(of_torch)
+    target = ours.encode(y, 3)
+
+    def total(outputs):
+        if isinstance(ours, OutputLoss) and not hasattr(ours, "divergence"):
+            return ours.output_values(target, outputs).sum()
+        assert isinstance(ours, FenchelYoungLoss)
+        return ours.divergence.values(target, outputs).sum()
+
+    entries = 6 if kind in ("classes", "soft") else 18
+    difference = (of_torch(one, y) - of_torch(other, y)) * entries / factor
+    assert torch.isclose(total(one) - total(other), difference, rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("name", ["squared-error", "SquaredError", "squared_error", "mse", "MSE"])
+def test_a_loss_has_a_name(name) -> None:
+    assert isinstance(loss_of(name), SquaredError)
+    assert isinstance(LiftedMLP((2, 3, 1), "sigmoid", name).activations[0], Sigmoid)
+    assert isinstance(LiftedRNN(2, 3, 1, "tanh", name).loss, SquaredError)
+    assert vars(loss_of("quantile:0.9"))["level"] == 0.9
+
+
+def test_a_loss_that_there_is_not_is_told_with_those_that_there_are() -> None:
+    with pytest.raises(DataError, match=r"no loss 'hinge'; there are .*cross-entropy.*mae"):
+        loss_of("hinge")
+
+
+@pytest.mark.parametrize(
+    "module",
+    [nn.ReLU(), nn.LeakyReLU(), nn.ELU(), nn.Softplus(), nn.Hardtanh(), nn.ReLU6(), nn.Tanh(),
+     nn.Sigmoid(), nn.Identity(), nn.PReLU(), nn.GELU(), nn.SiLU(), nn.Mish(), nn.Hardswish()],
+    ids=lambda x: type(x).__name__,
+)  # fmt: skip
+def test_an_activation_goes_by_the_name_and_the_module_of_torch(module) -> None:
+    u = torch.linspace(-8, 8, 101, dtype=torch.float64)[:, None]
+    wanted = module.double()(u).detach()
+    for said in (module, type(module).__name__, type(module).__name__.lower()):
+        assert torch.allclose(activation_of(said).forward(u), wanted, rtol=1e-12, atol=1e-15)
+
+
+def test_an_activation_of_torch_with_settings_is_no_other_one() -> None:
+    with pytest.raises(DeclarationError, match="from_function"):
+        LiftedMLP((2, 3, 1), nn.LeakyReLU(0.5))  # type: ignore[arg-type]
+    assert type(activation_of("logistic")) is Sigmoid
+    assert type(activation_of(nn.Sigmoid())) is type(activation_of("sigmoid")) is Sigmoid
+    assert type(activation_of(nn.LeakyReLU(inplace=True))) is LeakyReLU
+
+
+def test_a_network_starts_by_the_loss_that_the_type_of_y_asks_for(capsys) -> None:
+    X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    y = (X[:, 0] > 0).long()
+    wanted, found = (nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)) for _ in range(2))
+    found.load_state_dict(wanted.state_dict())
+    initialize_(wanted, X, y, loss=CrossEntropy())
+    initialize_(found, X, y)
+    assert "initialize_: CrossEntropy(), by the type of y" in capsys.readouterr().out
+    for one, other in zip(wanted.parameters(), found.parameters(), strict=True):
+        assert torch.equal(one, other)

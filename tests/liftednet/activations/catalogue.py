@@ -9,8 +9,8 @@ from liftednet import Activation, activations
 
 SEPARABLE = [
     activations.Identity(), activations.ReLU(), activations.LeakyReLU(0.2),
-    activations.LeakyReLU(1.0), activations.Clipped(), activations.Clipped(-1.0, 1.0),
-    activations.Clipped(2.0, 3.0), activations.Sigmoid(), activations.Tanh(),
+    activations.LeakyReLU(1.0), activations.Clipped(), activations.Clipped(2.0, 3.0),
+    activations.Sigmoid(), activations.Tanh(),
     activations.Softplus(), activations.ELU(), activations.Arctan(), activations.Sine(),
 ]  # fmt: skip
 COUPLED = [activations.Softmax(), activations.SimplexProjection()]
@@ -18,8 +18,6 @@ BY_MAP = [
     Activation.from_function(functional.softsign),
     Activation.from_function(torch.exp),
     Activation.from_function(torch.sign),
-    Activation.from_function(functional.hardtanh),
-    Activation.from_function(torch.nn.LeakyReLU(0.3)),
 ]
 SPLIT = [*SEPARABLE, activations.Sign(), activations.Quantized(3, -1.0, 1.0), *COUPLED]
 EVERY = [*SPLIT, *BY_MAP]

@@ -9,23 +9,15 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy import integrate, optimize, special
+from scipy import integrate, special
 from torch import nn
 
-from liftednet import Activation, activations, check_activation, load, save, to_torch
+from liftednet import Activation, activations, check_activation
 from liftednet.activations import LeakyReLU, PReLU
 from liftednet.errors import DataError, DeclarationError
-from liftednet.models import LiftedMLP
-from tests.liftednet.activations.catalogue import BY_MAP, COUPLED, SEPARABLE, SPLIT
-from tests.models.networks import labeled
+from tests.liftednet.activations.catalogue import SEPARABLE
 
 by_name = pytest.mark.parametrize
-
-
-def row(numbers: list[float]) -> torch.Tensor:
-    return torch.tensor([numbers], dtype=torch.float64)
 
 
 FORWARD = {
@@ -65,27 +57,11 @@ def test_conjugate_is_the_integral_of_forward(activation, u):
     assert float(ends[0] - ends[1]) == pytest.approx(right, rel=1e-9, abs=1e-9)
 
 
-@by_name("v", [0.0, 1e-12, 0.3, 2.0, 50.0])
-def test_softplus_potential_is_the_printed_integral(v):
-    """Phi(v) is the integral of log(exp(z) - 1) from 0 to v."""
-
-    def inverse(z):
-        return z + math.log(-math.expm1(-z))
-
-    right, _ = integrate.quad(inverse, 0, v, epsabs=1e-13, epsrel=1e-12, limit=500)
-    value = activations.Softplus().potential_value(torch.tensor([[v]], dtype=torch.float64))
-    assert float(value) == pytest.approx(right, rel=1e-9, abs=1e-12)
-
-
 PAIRS = [
     (activations.Sigmoid(), torch.sigmoid),
-    (activations.Tanh(), torch.tanh),
     (activations.Softplus(), torch.nn.Softplus(threshold=40)),
     (activations.ELU(), torch.nn.ELU()),
-    (activations.Arctan(), torch.arctan),
-    (activations.ReLU(), torch.relu),
     (activations.Clipped(-1.0, 1.0), torch.nn.Hardtanh()),
-    (activations.LeakyReLU(0.2), torch.nn.LeakyReLU(0.2)),
 ]
 
 
@@ -104,55 +80,6 @@ def test_a_map_alone_gives_what_the_closed_forms_give(pair, generator):
 
 
 @by_name(
-    "function, constant",
-    [
-        (torch.sign, None),
-        (torch.exp, None),
-        (lambda x: x**3, None),
-        (torch.nn.functional.softsign, 1.0),
-        (torch.nn.functional.hardtanh, 1.0),
-        (lambda x: torch.tanh(7 * x), 7.0),
-        (lambda x: 3 * x, 3.0),
-        (lambda x: x + x.relu(), 2.0),
-    ],
-)
-def test_a_lipschitz_constant_is_found_or_found_missing(function, constant):
-    found = Activation.from_function(function).lipschitz
-    assert found == (None if constant is None else pytest.approx(constant, rel=1e-4))
-
-
-BENT = {
-    "a jump off zero": (lambda x: (x - 0.5).sign(), lambda u: abs(u - 0.5) - 0.5),
-    "kinks off zero": (
-        lambda x: x.clamp(-0.7, 0.3),
-        lambda u: min(max(u, -0.7), 0.3) * (u - min(max(u, -0.7), 0.3) / 2),
-    ),
-    "a steep step": (
-        lambda x: torch.sigmoid(1000 * (x - 5)),
-        lambda u: np.logaddexp(0, 1000 * (u - 5)) / 1000,
-    ),
-}
-
-
-@by_name("case", BENT)
-@by_name("u", [-3.0, 0.2, 0.49, 0.51, 4.99, 5.001, 30.0])
-def test_kinks_jumps_and_steep_steps_are_found_wherever_they_are(case, u):
-    function, right = BENT[case]
-    found = Activation.from_function(function).conjugate_value(row([u]))
-    assert float(found) == pytest.approx(float(right(u)), rel=1e-9, abs=1e-9)
-
-
-def test_simplex_projection_against_a_search_for_its_threshold(generator):
-    u = 3 * torch.randn(20, 5, dtype=torch.float64, generator=generator)
-    v = activations.SimplexProjection().forward(u)
-    for one, found in zip(u.numpy(), v.numpy(), strict=True):
-        threshold = optimize.brentq(
-            lambda x, one=one: np.maximum(one - x, 0).sum() - 1, one.min() - 1, one.max()
-        )
-        np.testing.assert_allclose(found, np.maximum(one - threshold, 0), atol=1e-10)
-
-
-@by_name(
     "make",
     [
         lambda: activations.LeakyReLU(0.0),
@@ -165,38 +92,6 @@ def test_simplex_projection_against_a_search_for_its_threshold(generator):
 def test_parameters_outside_their_range_are_refused(make):
     with pytest.raises(DeclarationError, match="needs"):
         make()
-
-
-def test_an_activation_prints_its_parameters():
-    assert repr(activations.LeakyReLU(0.2)) == "LeakyReLU(alpha=0.2)"
-    assert repr(Activation.from_function(torch.tanh)) == "from_function(tanh)"
-
-
-ROWS = st.lists(st.floats(-20, 20, allow_nan=False), min_size=3, max_size=3)
-WEIGHTS = st.floats(1e-3, 1e3)
-
-
-@by_name("activation", [*SPLIT, *BY_MAP], ids=repr)
-@given(numbers=ROWS, towards=ROWS, t=WEIGHTS)
-def test_prox_is_no_worse_than_its_surroundings(activation, numbers, towards, t):
-    """t Phi(v) + |v - w|^2 / 2 does not fall from the prox towards another point of the domain."""
-    w = row(numbers)
-    v, other = activation.prox(w, t), activation.forward(row(towards))
-
-    def cost(z):
-        return float(t * activation.potential_value(z) + (z - w).square().sum() / 2)
-
-    best = cost(activation.project(v))
-    for share in (1e-3, 0.1, 1.0):
-        assert best <= cost(v + share * (other - v)) + 1e-7 * (1 + abs(best))
-
-
-@by_name("activation", [*SEPARABLE, *COUPLED], ids=repr)
-def test_prox_takes_a_weight_for_every_sample(activation, generator):
-    w = torch.randn(6, 3, dtype=torch.float64, generator=generator)
-    t = torch.logspace(-2, 2, 6, dtype=torch.float64).unsqueeze(-1)
-    rows = [activation.prox(w[i : i + 1], float(t[i])) for i in range(6)]
-    torch.testing.assert_close(activation.prox(w, t), torch.cat(rows), rtol=1e-9, atol=1e-9)
 
 
 SIZES = (1e-300, 1e-30, 1e-12, 1e-6, 1e-3, 0.1, 0.24, 0.26, 0.49, 0.51, 0.9, 0.99, 1.2)
@@ -263,23 +158,6 @@ def test_potentials_and_conjugates_keep_their_digits(activation, potential, end,
                 assert off < 32 * precision.eps, (activation, size, sign, found, wanted)
 
 
-def test_a_sigmoid_potential_keeps_its_digits_near_both_ends():
-    for v in (1e-30, 1e-10, 0.3, 1 - 1e-10):
-        with mpmath.workdps(100):
-            x = mpmath.mpf(v)
-            wanted = _xlogx(x) + _xlogx(1 - x)
-        found = float(
-            activations.Sigmoid().potential_value(torch.tensor([[v]], dtype=torch.float64))
-        )
-        assert found == pytest.approx(float(wanted), rel=1e-14)
-
-
-def test_a_slope_that_is_given_keeps_its_digits():
-    u = torch.tensor([-1.0, 1.0], dtype=torch.float64)
-    for activation in (activations.LeakyReLU(0.1), activations.PReLU((0.1,))):
-        assert activation.slope(u).tolist() == [0.1, 1.0]
-
-
 SLOPES = (0.5, 0.1, 2.0)
 
 
@@ -311,20 +189,6 @@ def test_the_forward_map_is_torch_s_and_its_module_is_read_and_made() -> None:
     prelu = PReLU(module.weight)
     torch.testing.assert_close(prelu.forward(normal(5, 3)), module(normal(5, 3)).detach())
     assert prelu.lipschitz == pytest.approx(2.0)
-
-
-X, Y = labeled(samples=40)
-
-
-@pytest.mark.parametrize("method", ["minibatch", "full", "gauss-newton"])
-def test_networks_are_trained_exported_and_saved(method: str, tmp_path: Any) -> None:
-    model = LiftedMLP((4, 6, 3), PReLU(SLOPES), method=method).fit(X, Y)
-    network = to_torch(model)
-    assert [type(part).__name__ for part in network] == ["Linear", "PReLU", "Linear", "Softmax"]
-    assert network[1].weight.tolist() == pytest.approx([0.5, 0.5, 0.1, 0.1, 2.0, 2.0])
-    torch.testing.assert_close(network(X).detach(), model.forward(X))
-    again = load(save(model, tmp_path / "model"))
-    torch.testing.assert_close(again.forward(X), model.forward(X))
 
 
 @pytest.mark.parametrize("slopes", [0.0, [-0.1, 0.2], [], "a", float("inf")])

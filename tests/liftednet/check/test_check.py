@@ -26,7 +26,7 @@ def test_what_holds_passes(activation):
 
 
 WITHOUT_A_POINT = {
-    "sine, with the printed Phi", "wrong shape", "negative Lipschitz", "not a sum",
+    "sine, with the printed Phi", "wrong shape", "not a sum",
     "not compiled once", "raising", "concave conjugate", "concave excess",
 }  # fmt: skip
 

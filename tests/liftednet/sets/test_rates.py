@@ -67,14 +67,6 @@ def test_combinations_of_columns_are_groups_and_names_are_of_any_type() -> None:
     assert soft == pytest.approx(apart(means), abs=1e-9)
 
 
-def test_some_rows_are_the_same_rows() -> None:
-    rows = np.array([5, 3, 80, 41, 7, 8, 9, 10, 11, 12])
-    one = Rate(np.flatnonzero(CHOSEN), at_most=0.0, old=DECISIONS, of="churn").taken(rows)
-    kept = CHOSEN[rows]
-    expected = (LABELS != DECISIONS)[rows][kept].mean()
-    assert one.violation(LABELS[rows], LABELS[rows]) == pytest.approx(expected, abs=1e-9)
-
-
 def test_labels_of_any_type_become_numbers() -> None:
     known = np.array(["no", "perhaps", "yes"])
     one = Rate(at_most=0.0, label="yes").numbered(known)

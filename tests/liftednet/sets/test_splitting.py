@@ -1,4 +1,4 @@
-"""How several penalties meet, and what tells how far they are from it: CVXPY, theory, autograd."""
+"""How several penalties meet, nearest points of polyhedra: CVXPY, theory, autograd."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import torch
+from sklearn.isotonic import isotonic_regression
 from torch import Tensor
 
-from liftednet import activations
-from liftednet.divergences import joint
+from liftednet.activations import SimplexProjection
+from liftednet.errors import DataError
 from liftednet.penalties import (
     L1,
     ColumnNorm,
@@ -19,35 +20,14 @@ from liftednet.penalties import (
     Penalty,
     RowNorm,
     SpectralNorm,
-    SquaredFrobenius,
 )
-from liftednet.problems import Design, WeightFit
-from liftednet.sets.splitting import Splitting, _Mixing
-from liftednet.solvers import solve
-from liftednet.solvers.accelerated import _splitting
+from liftednet.sets.polyhedron import nearest_in_polyhedron
+from liftednet.sets.splitting import Splitting
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def test_mixing_ends_a_linear_map_in_as_many_changes_as_it_has_dimensions() -> None:
-    """As GMRES does (Walker and Ni, 2011): the map itself, and half of its changes, go on."""
-    basis, fixed = torch.linalg.qr(normal(6, 6)).Q, normal(6, seed=1)
-    matrix = basis * torch.linspace(-0.9, 0.99, 6, dtype=torch.float64) @ basis.T
-    mixing, value = _Mixing(), torch.zeros(6, dtype=torch.float64)
-    for _ in range(9):
-        value = mixing.following(value, fixed + matrix @ (value - fixed))
-    torch.testing.assert_close(value, fixed, rtol=0, atol=1e-6)
-
-
-def test_a_mixture_that_is_farther_from_rest_is_given_up() -> None:
-    mixing = _Mixing()
-    steps = [(0.0, 1.0, 1.0), (1.0, 1.5, 2.0), (2.0, 10.0, 1.5), (1.5, 1.6, 1.6)]
-    for value, mapped, following in steps:  # T(z) - z falls to a half, a mixture, 8, and begin anew
-        found = mixing.following(torch.tensor([value]), torch.tensor([mapped]))
-        assert float(found) == pytest.approx(following)
 
 
 # Twice the rounds that it takes; with rho as it is the first and the last do not end in a thousand.
@@ -72,54 +52,6 @@ def test_penalties_meet_whatever_rho_they_begin_with(rho: float, most: int) -> N
         np.testing.assert_allclose(point, nearest, atol=1e-5)
         torch.testing.assert_close(member.prox(point + pull, 1.0), point)  # a subgradient there
     torch.testing.assert_close(met.pulls.sum(0), target - met.points[-1])
-
-
-def test_penalties_that_leave_nothing_meet_at_nothing() -> None:
-    target = normal(4, 3)
-    strong = L1(1e3) + SpectralNorm(0.8)
-    met = strong._met(target, 1.0, 1e-12)
-    assert met.rounds <= 20
-    assert not strong.nearly(met).any()
-
-
-@pytest.mark.parametrize("far", [1.0, 1e6])
-def test_a_point_far_beyond_the_bounds_is_led_back_as_soon(far: float) -> None:
-    penalty = Nonnegative() + SpectralNorm(1e-3)
-    met = penalty._met(far * normal(4, 3), 1.0, 1e-13)
-    assert met.apart <= 1e-13
-    assert met.rounds <= 200
-
-
-def fit_with_a_bias(penalty: Penalty) -> WeightFit:
-    x, y = normal(30, 4) + 20, normal(30, 3, seed=1).sigmoid()
-    weights = 0.5 + normal(30, seed=2).abs()
-    design = Design(x, bias=True, weights=weights)
-    return WeightFit(joint(activations.Sigmoid()), design, y, penalty, 0.7)
-
-
-def test_a_round_ends_where_the_fit_and_the_distance_to_the_center_are_least() -> None:
-    """Of a quadratic divergence the model is the fit itself, its squares and its bias included."""
-    square = SquaredFrobenius(0.3)
-    problem = fit_with_a_bias(square + Nonnegative() + SpectralNorm(0.8))
-    center, value = normal(4, 3, seed=3), normal(5, 3, seed=4)
-    assert isinstance(problem.penalty, Penalty)
-    splitting = _splitting(problem, problem.penalty, value)  # type: ignore[arg-type]
-    for weight in (1e-2, 1.0, 1e3):
-        found = splitting._model(value, center, weight).requires_grad_()
-        weights = problem.design.centered.split(found)
-        u = weights.apply(problem.design.inputs)
-        rows = problem.divergence.link_values(u, problem.targets)
-        assert problem.design.weights is not None
-        total = 0.7 * (problem.design.weights * rows).sum() + 0.3 * found[:4].square().sum()
-        total = total + weight / 2 * (found[:4] - center).square().sum()
-        (slope,) = torch.autograd.grad(total, found)
-        assert float(slope.abs().max()) < 1e-9 * float(total.detach().abs())
-
-
-def test_a_fit_under_several_penalties_takes_no_more_rounds_for_its_curvature() -> None:
-    penalty = SquaredFrobenius(0.01) + Nonnegative() + SpectralNorm(0.1)
-    solution = solve(fit_with_a_bias(penalty), "proximal-weights").require_solved()
-    assert solution.iterations <= 100
 
 
 def most_by_cvxpy(gradient: Tensor) -> Tensor:
@@ -160,3 +92,68 @@ def test_a_bounded_weight_has_no_more_to_lose_than_its_judgement_says(
         opposite = penalty.judged(-weight, -gradient, smoothness)  # the domain has no signs
         torch.testing.assert_close(opposite.violation.abs(), found.violation.abs())
         assert opposite.gap == pytest.approx(found.gap)
+
+
+SIMPLEX = torch.cat([torch.ones(1, 4), torch.eye(4)]).double()
+
+
+def ends(total: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the ends of nonnegative rows with these sums."""
+    lower = torch.zeros(len(total), 5, dtype=torch.float64)
+    upper = torch.full_like(lower, torch.inf)
+    lower[:, 0] = upper[:, 0] = total
+    return lower, upper
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_it_is_the_nearest_point(seed) -> None:
+    """By the variational inequality at CVXPY's point, and no farther than it."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(6, 4, generator=generator, dtype=torch.float64)
+    rows[5] = 2 * rows[4]  # which says the same as another
+    inside = torch.randn(3, 4, generator=generator, dtype=torch.float64)
+    room = torch.rand(3, 6, generator=generator, dtype=torch.float64)
+    lower, upper = inside @ rows.T - room, inside @ rows.T + room
+    lower[:, 0] = upper[:, 0] = (inside @ rows.T)[:, 0]
+    upper[:, 1], lower[:, 2] = torch.inf, -torch.inf
+    u = inside + 3 * torch.randn(3, 4, generator=generator, dtype=torch.float64)
+    found = nearest_in_polyhedron(rows, u, lower, upper)
+    values = found @ rows.T
+    assert float(torch.maximum(lower - values, values - upper).max()) < 1e-10
+    for x, low, high, v in zip(u, lower, upper, found, strict=True):
+        w, low, high = cp.Variable(4), low.numpy(), high.numpy()
+        reached = rows.numpy() @ w
+        limits = [
+            *(reached[i] >= low[i] for i in range(6) if np.isfinite(low[i])),
+            *(reached[i] <= high[i] for i in range(6) if np.isfinite(high[i])),
+        ]
+        problem = cp.Problem(cp.Minimize(cp.sum_squares(w - x.numpy())), limits)
+        problem.solve(solver="CLARABEL")
+        assert w.value is not None
+        assert np.abs(w.value - v.numpy()).max() < 1e-4 * (1 + np.abs(w.value).max())
+        assert float((v - x).square().sum()) < problem.value + 1e-6
+
+
+def test_simplex_and_isotonic_regression() -> None:
+    u = torch.randn(50, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = nearest_in_polyhedron(SIMPLEX, u, *ends(torch.ones(50)))
+    assert torch.allclose(found, SimplexProjection().forward(u), atol=1e-10)
+    rising = torch.diff(torch.eye(30, dtype=torch.float64), dim=0)
+    u = torch.randn(20, 30, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    found = nearest_in_polyhedron(rising, u, torch.zeros(20, 29), torch.full((20, 29), torch.inf))
+    for x, v in zip(u, found, strict=True):
+        assert np.abs(isotonic_regression(x.numpy()) - v.numpy()).max() < 1e-9
+
+
+def test_its_derivatives_are_those_of_differences() -> None:
+    generator = torch.Generator().manual_seed(2)
+    u = torch.randn(3, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    low, high = ends(torch.linspace(0.5, 4.0, 3))
+    assert torch.autograd.gradcheck(
+        lambda x: nearest_in_polyhedron(SIMPLEX, x, low, high), (u,), check_forward_ad=True
+    )
+
+
+def test_limits_that_contradict_each_other_are_told() -> None:
+    with pytest.raises(DataError, match="sample 1"):
+        nearest_in_polyhedron(SIMPLEX, torch.zeros(2, 4), *ends(torch.tensor([1.0, -1.0])))
