@@ -1,22 +1,24 @@
-"""Gauss-Newton steps of any network: against autograd, closed forms, and scikit-learn."""
+"""Gauss-Newton steps, between ends too: autograd, closed forms, scipy, scikit-learn."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import lsq_linear, minimize
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 from torch.func import jacrev
 
 from liftednet.activations import Tanh
 from liftednet.errors import DeclarationError
-from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
 from liftednet.models import GaussNewton, LiftedMLP
 from liftednet.models.methods.gauss_newton import forward_of
+from liftednet.penalties import FixedZeros, Nonnegative, Signs, SquaredFrobenius
 from liftednet.solvers.gauss_newton import equations
 from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations, Rows
 from liftednet.solvers.gauss_newton.krylov import CurvatureProducts
@@ -25,8 +27,6 @@ from liftednet.solvers.gauss_newton.objective import Forward, Target, joined
 from liftednet.solvers.gauss_newton.steps import (
     Form,
     LevenbergMarquardt,
-    Taken,
-    costs_a_matrix,
     direct,
     form_for,
     form_named,
@@ -135,15 +135,6 @@ def test_gradient_and_curvature_are_those_of_autograd(generator, loss):
     assert products.mean_curvature == pytest.approx(matrix.mean_curvature, rel=1.0)
 
 
-def test_jacobians_in_parts_agree(generator, monkeypatch):
-    forward, point = recurrent_problem(generator, CrossEntropy())
-    whole = NormalEquations(forward, point)
-    monkeypatch.setattr(equations, "_JACOBIAN_BYTES", 1)
-    parts = NormalEquations(forward, point)
-    torch.testing.assert_close(parts.curvature, whole.curvature)
-    torch.testing.assert_close(parts.gradient, whole.gradient)
-
-
 def layered(weights, data):
     """Two dense layers, the first without a bias, and a second output of both."""
     first = data[0] @ weights[0]
@@ -186,22 +177,6 @@ def test_the_curvature_by_layers_is_that_of_autograd(generator, loss, monkeypatc
     torch.testing.assert_close(by_layers, curvature_of(weightless, point))
 
 
-@pytest.mark.parametrize("form", FORMS, ids=["products", "normal"])
-def test_the_bend_is_what_the_gradient_has_beside_the_model(generator, form):
-    """Of squared errors: J' (u(w + s) - u(w) - J s), all by autograd."""
-    forward, point = recurrent_problem(generator, SquaredError())
-    step = normal(generator, len(point)) / 3
-    counted = [(t.counted[..., None] * t.weight).double() for t in forward.targets]
-
-    def outputs(weights: Tensor) -> Tensor:
-        found = zip(forward.at(forward.split(weights)), counted, strict=True)
-        return torch.cat([(u * c.sqrt()).flatten() for u, c in found])
-
-    jacobian: Tensor = jacrev(outputs)(point)
-    missed = outputs(point + step) - outputs(point) - jacobian @ step
-    torch.testing.assert_close(form(forward, point).bend(step), jacobian.T @ missed)
-
-
 @pytest.mark.parametrize("damping", [1e-3, 1.0, 1e3])
 def test_both_forms_solve_alike_in_the_whole_space(generator, damping):
     forward, point = recurrent_problem(generator, CrossEntropy())
@@ -217,44 +192,6 @@ def test_both_forms_solve_alike_in_the_whole_space(generator, damping):
     assert taken.expected == pytest.approx(wanted.expected)
 
 
-def test_products_give_way_to_the_matrix_where_they_are_many(generator):
-    x = normal(generator, 900, 1)
-    network = LiftedMLP((1, 40, 20, 1), Tanh(), SquaredError(), method=GaussNewton(1))
-    forward = forward_of(network.fit(x, (3 * x).sin())._blocks)
-    point = joined([layer.stacked() for layer in network.weights])
-    assert form_for(forward) is CurvatureProducts
-    model = CurvatureProducts(forward, point, flat=0.0)
-    assert not costs_a_matrix(model, forward)
-    model.minimizer(1e-9 * model.mean_curvature)
-    assert costs_a_matrix(model, forward)
-    assert not costs_a_matrix(model, replace(forward, layers=None))
-    assert costs_a_matrix(NormalEquations(forward, point), forward)
-
-
-def test_more_damping_takes_no_more_products(generator):
-    forward, point = recurrent_problem(generator, CrossEntropy())
-    model = CurvatureProducts(forward, point)
-    model.minimizer(1e-3)
-    products = model.products
-    again, matrix = model.minimizer(5.0), NormalEquations(forward, point)
-    assert model.products == products
-    damped = matrix.value(again.step) + 2.5 * float(again.step.square().sum())
-    best = matrix.minimizer(5.0)
-    least = 2.5 * float(best.step.square().sum()) - best.expected
-    assert damped == pytest.approx(least, rel=1e-6)
-    assert again.expected == pytest.approx(-matrix.value(again.step))
-
-
-def test_a_truncated_step_lowers_the_damped_model_by_almost_as_much(generator):
-    x = normal(generator, 300, 60) * torch.logspace(0, -3, 60)
-    forward = regression(x, normal(generator, 300, 1), pull=0.0)
-    point = torch.zeros(61, dtype=torch.float64)
-    model = CurvatureProducts(forward, point, flat=1e-3, window=5)
-    found = model.minimizer(1e-3)
-    assert model.products < 61
-    assert found.expected > 0.95 * NormalEquations(forward, point).minimizer(1e-3).expected
-
-
 def regression(x: Tensor, y: Tensor, pull: float, loss=None) -> Forward:
     """Return a linear network with one output row a sample."""
     weights = torch.full((x.shape[1] + 1, y.shape[1]), pull, dtype=torch.float64)
@@ -262,20 +199,6 @@ def regression(x: Tensor, y: Tensor, pull: float, loss=None) -> Forward:
     counted = torch.ones(len(x), 1, dtype=torch.bool)
     target = Target((loss or SquaredError()).divergence, y[:, None], counted)
     return Forward(linear, (x,), (target,), (weights,))
-
-
-@pytest.mark.parametrize("form", FORMS, ids=["products", "normal"])
-def test_one_step_solves_a_ridge_regression(generator, form):
-    x, y = normal(generator, 40, 6), normal(generator, 40, 2)
-    forward = regression(x, y, pull=0.8)
-    solver = LevenbergMarquardt(damping=1e-14)
-    taken = next(steps(forward, torch.zeros(14).double(), 0.0, form, solver))
-    rows = np.hstack([x.numpy(), np.ones((40, 1))])
-    shrink = np.sqrt(0.8) * np.eye(7)[:6]
-    solution = np.linalg.lstsq(
-        np.vstack([rows, shrink]), np.vstack([y.numpy(), np.zeros((6, 2))]), rcond=None
-    )[0]
-    np.testing.assert_allclose(taken.point.view(7, 2).numpy(), solution, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=["products", "normal"])
@@ -293,29 +216,6 @@ def test_logistic_regression_reaches_the_optimum_of_scikit_learn(generator, form
     np.testing.assert_allclose(
         centered.numpy(), fitted.intercept_ - fitted.intercept_.mean(), atol=1e-6
     )
-
-
-@pytest.mark.parametrize("form", FORMS, ids=["products", "normal"])
-def test_a_weight_that_the_outputs_do_not_see_is_pulled_to_zero(generator, form):
-    x, y = normal(generator, 40, 6), normal(generator, 40, 2)
-    seen = regression(x, y, pull=0.8)
-    forward = Forward(linear, seen.data, seen.targets, (*seen.pull, torch.full((2, 3), 0.5)))
-    *_, last = steps(forward, normal(generator, 20), 1e-8, form)
-    assert float(last.point[14:].abs().max()) < 1e-6
-
-
-@pytest.mark.parametrize("form", FORMS, ids=["products", "normal"])
-@pytest.mark.parametrize("loss", LOSSES, ids=repr)
-def test_every_step_lowers_the_objective(generator, loss, form):
-    forward, point = recurrent_problem(generator, loss)
-    start, kept = forward.objective(point), point.clone()
-    taken = [found for _, found in zip(range(15), steps(forward, point, 1e-9, form), strict=False)]
-    objectives = [start, *(found.objective for found in taken)]
-    assert len(taken) == 15
-    assert all(after < before for before, after in pairwise(objectives))
-    assert objectives[-1] == pytest.approx(float(objective_of(forward, taken[-1].point)))
-    torch.testing.assert_close(point, kept, rtol=0, atol=0)
-    assert taken[-1].point.dtype == torch.float64
 
 
 def test_a_step_that_overflows_is_damped_until_it_does_not():
@@ -338,24 +238,6 @@ def test_a_step_that_overflows_is_damped_until_it_does_not():
         assert np.isfinite(taken.objective)
 
 
-def test_a_start_that_overflows_has_no_step():
-    x = torch.full((3, 1), 1e200, dtype=torch.float64)
-    forward = regression(x, torch.ones(3, 1), pull=0.0)
-    for form in FORMS:
-        taken, converged = ended(forward, x[:2, 0], form)
-        assert taken == []
-        assert not converged
-
-
-def ended(forward: Forward, point: Tensor, form: Form) -> tuple[list[Taken], bool]:
-    found, generator = [], steps(forward, point, 1e-6, form)
-    while True:
-        try:
-            found.append(next(generator))
-        except StopIteration as end:
-            return found, end.value
-
-
 def test_few_weights_take_the_matrix_and_many_the_products(generator):
     x, y = normal(generator, 2000, 400), normal(generator, 2000, 1)
     few, many = regression(x[:, :6], y, pull=0.8), regression(x, y, pull=0.8)
@@ -375,3 +257,95 @@ def test_few_weights_take_the_matrix_and_many_the_products(generator):
     assert form_named(None) is None
     with pytest.raises(DeclarationError, match="'cholesky'"):
         form_named("cholesky")
+
+
+EVERY_FORM: list[Form] = [CurvatureProducts, NormalEquations, OutputEquations]
+NAMES = ["products", "weights", "outputs"]
+forms = pytest.mark.parametrize("form", EVERY_FORM, ids=NAMES)
+
+
+def without_bias(weights, data):
+    return ((data[0] @ weights[0])[:, None],)
+
+
+def layers(weights, data):
+    answers = data[0] @ weights[0]
+    return (answers[:, None],), [(data[0], answers)]
+
+
+@forms
+def test_a_linear_network_is_the_bounded_least_squares_of_scipy(form, generator):
+    x, y, rho = normal(generator, 12, 20), normal(generator, 12, 1), 0.05
+    lowest = torch.where(torch.arange(20) % 3 == 0, -torch.inf, -0.05).double()
+    highest = torch.where(torch.arange(20) % 3 == 1, 0.1, torch.inf).double()
+    lowest[7] = highest[7] = 0.02
+    pull = torch.full((20, 1), 2 * rho, dtype=torch.float64)
+    target = Target(SquaredError().divergence, y[:, None], torch.ones(12, 1, dtype=torch.bool))
+    forward = Forward(without_bias, (x,), (target,), (pull,), layers, ends=(lowest, highest))
+    *_, last = steps(forward, forward.within(torch.zeros(20).double()), 1e-7, form)
+    rows = np.vstack([x.numpy(), np.sqrt(2 * rho) * np.eye(20)])
+    right, loose = np.append(y[:, 0].numpy(), np.zeros(20)), 1e-12 * (torch.arange(20) == 7)
+    bounds = (lowest - loose).numpy(), (highest + loose).numpy()
+    found = lsq_linear(rows, right, bounds, tol=1e-14, method="bvls")
+    np.testing.assert_allclose(last.point.numpy(), found.x, atol=1e-5)
+    assert torch.equal(forward.within(last.point), last.point)
+    assert int((last.point == lowest).sum()) > 2  # exactly, not nearly
+
+
+def bounded_network(loss: Loss, y: Tensor, x: Tensor) -> tuple[Forward, Tensor]:
+    """Return a network with signs, missing connections and free weights, and its start."""
+    signs = torch.tensor([[1.0], [-1.0], [0.0]])
+    gone = torch.zeros(6, 6)
+    gone[0, 1:4] = 1
+    penalties = [
+        Signs(signs) + SquaredFrobenius(0.1),
+        FixedZeros(gone) + Nonnegative(0.1),
+        Nonnegative() + SquaredFrobenius(0.1),
+    ]
+    outputs = 1 if isinstance(loss, SquaredError) else 2
+    method = GaussNewton(steps=1)
+    model = LiftedMLP(
+        (3, 6, 6, outputs), Tanh(), loss, penalty=penalties, method=method, dtype=torch.float64
+    )
+    start = joined([layer.stacked() for layer in model._first_weights()])
+    return forward_of(model.fit(x, y)._blocks), start
+
+
+@pytest.mark.parametrize(
+    ("form", "loss"),
+    [*((form, SquaredError()) for form in EVERY_FORM), (NormalEquations, CrossEntropy())],
+    ids=[*NAMES, "classes"],
+)
+def test_a_network_ends_where_no_bounded_method_of_scipy_goes_on(form, loss, generator):
+    x = normal(generator, 25, 3)
+    score = x[:, :1] + x[:, 1:2] + x[:, 2:].sin() + 0.1 * normal(generator, 25, 1)
+    y = score if isinstance(loss, SquaredError) else (score[:, 0] > 0).long()
+    forward, start = bounded_network(loss, y, x)
+    assert forward.ends is not None
+    assert torch.equal(forward.within(start), start)
+    points, objective = [start], forward.objective(start)
+    for _, taken in zip(range(400), steps(forward, start, 1e-6, form), strict=False):
+        assert torch.equal(forward.within(taken.point), taken.point)  # at every step, exactly
+        assert taken.objective < objective
+        points, objective = [*points, taken.point], taken.objective
+    end = points[-1]
+
+    def valued(point: np.ndarray) -> tuple[float, np.ndarray]:
+        at = torch.from_numpy(point).requires_grad_()
+        value = (forward.pulls * at.square()).sum() / 2
+        for target, u in zip(forward.targets, forward.at(forward.split(at)), strict=True):
+            value = value + target.value(u)
+        (gradient,) = torch.autograd.grad(value, at)
+        return value.item(), gradient.numpy()
+
+    bounds = list(zip(*(end.tolist() for end in forward.ends), strict=True))
+    limits = {"maxiter": 2000, "maxfun": 3000, "ftol": 1e-12, "gtol": 1e-7}
+
+    bounded = partial(minimize, valued, jac=True, method="L-BFGS-B", bounds=bounds, options=limits)
+    assert bounded(end.numpy()).fun >= objective * (1 - 1e-4)
+    assert objective <= bounded(start.numpy()).fun * 1.02  # minima are several
+    gradient = torch.from_numpy(valued(end.numpy())[1])
+    lowest, highest = forward.ends
+    assert bool((gradient[end > lowest] < 1e-3).all())
+    assert bool((gradient[end < highest] > -1e-3).all())
+    assert int((end == 0).sum()) > 3  # three are missing, others rest on their end

@@ -1,9 +1,10 @@
-"""What judges promise: no verdict hides a loss, and gradients are those of autograd."""
+"""What judges promise: no verdict hides a loss; sums, objectives, residuals by autograd."""
 
 from __future__ import annotations
 
-import re
+import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from liftednet import activations
+from liftednet.activations import Identity
 from liftednet.divergences import Divergence, joint, tight
-from liftednet.errors import DataError
-from liftednet.losses import CrossEntropy
+from liftednet.losses import CrossEntropy, SimplexCrossEntropy
 from liftednet.penalties import (
     L1,
     Nonnegative,
@@ -27,17 +28,19 @@ from liftednet.problems import (
     BlockFit,
     Design,
     Link,
+    OutputFit,
     StateFit,
     StatesOverTime,
     TimeLink,
     WeightFit,
     Weights,
 )
-from liftednet.problems.fit import NEAR, require_bounded
+from liftednet.problems.fit import NEAR
 from liftednet.problems.priors import BoxedStates, PenalizedWeights
 from liftednet.problems.states_over_time import Linearized, best_start, forward_states
 from liftednet.sets.penalty import _judged
 from liftednet.solvers import solve
+from tests.solvers.registry import ACTIVATIONS, CASES, Case, link, state_fit, weight_fit
 
 LINEAR = joint(activations.Identity())
 
@@ -45,45 +48,6 @@ LINEAR = joint(activations.Identity())
 def normal(*shape: int, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def ridge(bias: bool, weighed: bool, rho: float = 0.3) -> WeightFit:
-    weights = 0.5 + normal(12, seed=3).abs() if weighed else None
-    design = Design(normal(12, 4) + 1.0, bias, weights)
-    return WeightFit(LINEAR, design, normal(12, 3, seed=1), SquaredFrobenius(rho), 0.7)
-
-
-def least_squares(problem: WeightFit) -> Weights:
-    """Return the minimizer of a ridge regression, by its normal equations."""
-    x = problem.design.inputs
-    rows = torch.cat([x, torch.ones(len(x), 1).double()], 1) if problem.design.bias else x
-    d = problem.design.weights
-    weighed = rows if d is None else d[:, None] * rows
-    prior = torch.full((rows.shape[1],), 2 * 0.3).double()
-    prior[x.shape[1] :] = 0.0
-    system = 0.7 * weighed.T @ rows + torch.diag(prior)
-    return problem.design.split(torch.linalg.solve(system, 0.7 * weighed.T @ problem.targets))
-
-
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("weighed", [False, True])
-def test_of_a_quadratic_fit_what_is_still_to_gain_is_known_exactly(
-    bias: bool, weighed: bool
-) -> None:
-    problem = ridge(bias, weighed)
-    best = least_squares(problem)
-    for size in (1e-2, 1.0):
-        moved = problem.design.split(best.stacked() + size * normal(4 + bias, 3, seed=2))
-        excess = problem.measure(moved).objective - problem.measure(best).objective
-        stacked = problem.design.centered.joined(moved)
-        gradient, _ = problem.gradient(stacked)
-        violation = gradient.clone()
-        violation[:4] += 2 * 0.3 * moved.matrix
-        hidden = problem._hidden(stacked, gradient, violation, 0.0)
-        assert hidden == pytest.approx(excess, rel=1e-6)
-        assert problem._hidden(stacked, gradient, violation, 2 * excess) == 2 * excess
-        below = problem._hidden(stacked, gradient, violation, 0.5 * excess)  # no way past H
-        assert below == pytest.approx(excess, rel=1e-6)
 
 
 PENALTIES: list[Penalty] = [
@@ -165,27 +129,6 @@ def test_sequences_are_judged_by_themselves() -> None:
     assert NEAR < float(whole[1]) < 0.5
 
 
-def test_states_start_from_a_forward_pass_or_from_rest_whichever_is_better() -> None:
-    """Weights that expand make states far above what the links ask for, and rest is better."""
-    chosen = set()
-    for seed, expands in ((0, 0.5), (1, 3.0), (2, 3.0)):
-        problem = over_time(seed, 10, expands)
-        if seed == 0:  # targets that a forward pass meets
-            (link,) = problem.links
-            met = replace(link, target=link.pre_activation(forward_states(problem)))
-            problem = replace(problem, links=(met,))
-        forward, rest = forward_states(problem), torch.zeros_like(problem.drive)
-        values = torch.stack([problem.values(forward), problem.values(rest)])
-        found = best_start(problem)
-        torch.testing.assert_close(problem.values(found), values.amin(0))
-        chosen |= set(values.argmin(0).tolist())
-        for sample, which in enumerate(values.argmin(0).tolist()):
-            assert found[:, sample].equal((forward, rest)[which][:, sample])
-    assert chosen == {0, 1}
-    far = replace(problem, recurrent=1e80 * problem.recurrent)  # no number after five steps
-    assert not best_start(far).any()
-
-
 def link_with_weights(seed: int, weights: Tensor | None = None) -> Link:
     divergence = tight(activations.Sigmoid())
     target = divergence.activation.forward(normal(9, 2, seed=seed + 2))
@@ -215,45 +158,6 @@ def test_gradients_of_blocks_are_those_of_autograd() -> None:
                                rtol=1e-5, atol=1e-5)  # fmt: skip
 
 
-def test_some_rows_of_a_link_and_of_a_state_fit_are_a_fit_of_their_own() -> None:
-    plain = link_with_weights(0)
-    full = replace(plain, offset=normal(9, 2, seed=8))
-    fit = StateFit(tight(activations.Tanh()), normal(9, 3), (plain, full), 0.5)
-    z = activations.Tanh().forward(normal(9, 3, seed=3))
-    parts = [slice(0, 4), slice(4, 9)]
-    values = [fit.rows(part).measure(z[part]).objective for part in parts]
-    assert fit.measure(z).objective == pytest.approx(sum(values))
-    written = [0.5 * fit.divergence.state_value(z, fit.pre_activation), plain.value(z)]
-    assert fit.measure(z).objective == pytest.approx(float(sum(written) + full.value(z)))
-    assert fit.smoothness == pytest.approx(2 * float(plain.smoothness or 0))
-
-
-def test_weights_of_a_block_are_judged_without_their_bias() -> None:
-    """pi is of W alone, b is free: its prox is b, and its part of the violation the gradient."""
-    weights = Weights(normal(3, 2), normal(2, seed=1))
-    block = PenalizedWeights(L1(0.4), weights)
-    v, gradient = block.packed(weights), normal(4, 2, seed=2)
-    assert float(block.value(v)) == pytest.approx(0.4 * float(weights.matrix.abs().sum()))
-    near = torch.sign(v[:3]) * (v[:3].abs() - 0.4 * 0.5).clamp(min=0)
-    torch.testing.assert_close(block.prox(v, 0.5), torch.cat([near, v[3:]]))
-    found = block.judged(v, gradient, 2.0).violation
-    step = v[:3] - gradient[:3] / 2
-    point = torch.sign(step) * (step.abs() - 0.2).clamp(min=0)
-    torch.testing.assert_close(found, torch.cat([2 * (v[:3] - point), gradient[3:]]))
-
-
-@pytest.mark.parametrize("target", [[[0.5, 2.5, -0.5], [0.1, 2.5, 0.9]], [[0.2, -0.75, 1.5]]])
-def test_a_target_off_its_domain_is_named_with_its_place(target: list[list[float]]) -> None:
-    v = torch.tensor(target, dtype=torch.float64)
-    off = torch.maximum(v - 1, -v).clamp(min=0)
-    row, column = (int(x) for x in np.unravel_index(int(off.argmax()), v.shape))
-    worst = re.escape(f"({row}, {column}) is {float(v[row, column]):.4g}, {float(off.max()):.2g}")
-    with pytest.raises(DataError, match=f"the targets must lie in .* index {worst} away"):
-        require_bounded("the targets", tight(activations.Sigmoid()), v)
-    require_bounded("the targets", tight(activations.Sigmoid()), v.clamp(0, 1))
-    require_bounded("the targets", LINEAR, v)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_what_penalties_may_lose_is_fenchel_s_gap_and_nothing_where_that_is_rounding(
     dtype: torch.dtype,
@@ -281,3 +185,266 @@ def test_a_map_that_is_off_hides_no_gap() -> None:
     one, pull = torch.ones(2, 1, dtype=torch.float64), torch.zeros(1, 2, 1, dtype=torch.float64)
     found = _judged([Off(0.5), L1(0.5)], one, torch.cat([pull, pull]), 1.0)
     assert found.gap == pytest.approx(2 * abs(0.5 - 0.05 - 0.9 * 0.9))
+
+
+SMOOTH = [a for a in ACTIVATIONS if a.lipschitz is not None]
+
+
+def relative_gradient(problem: WeightFit, value: Weights) -> float:
+    """Return the largest gradient by autograd over the largest term, X'V lam or X'phi(u) lam."""
+    stacked = value.stacked().clone().requires_grad_()
+    weights = problem.design.split(stacked)
+    u = weights.apply(problem.design.inputs)
+    link_value = problem.lam * problem.divergence.link_value(u, problem.targets)
+    (gradient,) = torch.autograd.grad(link_value + problem.penalty.value(weights.matrix), stacked)
+    ones = torch.ones(len(u), 1, dtype=u.dtype)
+    design = (
+        torch.cat([problem.design.inputs, ones], 1)
+        if problem.design.bias
+        else (problem.design.inputs)
+    )
+    slope = design.T @ problem.divergence.link_gradient(u)
+    terms = torch.stack([slope, design.T @ problem.targets])
+    return float(gradient.abs().max() / (problem.lam * terms.abs().max().detach()))
+
+
+@pytest.mark.parametrize("activation", SMOOTH, ids=repr)
+@pytest.mark.parametrize("kind", [tight, joint])
+@pytest.mark.parametrize("bias", [True, False])
+def test_weight_residual_is_the_gradient(
+    activation: Any, kind: Any, bias: bool, generator: torch.Generator
+) -> None:
+    problem = weight_fit(kind(activation), torch.float64, bias)
+    rows = problem.design.features + bias
+    shape = (rows, problem.units)
+    value = problem.design.split(torch.randn(shape, generator=generator, dtype=torch.float64))
+    if "from_function" in repr(activation) or not activation.declares("conjugate_value"):
+        value = solve(problem).value  # values from quadrature have no autograd: judge the end
+        assert problem.measure(value).residual <= 1e-7
+        return
+    expected = relative_gradient(problem, value)
+    assert problem.measure(value).residual == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_moving_off_the_minimizer_raises_objective_and_residual(
+    case: Case, generator: torch.Generator
+) -> None:
+    problem = case.build(torch.float64)
+    solution = solve(problem)
+    moved = _moved(problem, solution.value, generator)
+    away = problem.measure(moved)
+    assert away.objective >= solution.objective - 1e-7 * (1 + abs(solution.objective))
+    if away.residual == away.residual:  # Sign is not smooth and has none
+        assert away.residual > 10 * solution.residual
+
+
+def _moved(problem: Any, value: Any, generator: torch.Generator) -> Any:
+    def noise(x: Tensor) -> Tensor:
+        return 0.05 * torch.randn(x.shape, generator=generator, dtype=x.dtype)
+
+    if isinstance(value, Weights):
+        return Weights(value.matrix + noise(value.matrix), value.bias)
+    return problem.divergence.activation.project(value + noise(value))
+
+
+def test_state_residual_is_the_kkt_violation_of_nonnegative_least_squares() -> None:
+    problem = state_fit(joint(activations.ReLU()), (joint(activations.Identity()),), torch.float64)
+    states = torch.rand(problem.samples, problem.units, dtype=torch.float64) + 1.0
+    above, lam = problem.links[0], problem.lam
+    push = above.lam * above.pre_activation(states) @ above.weight.T
+    pull = above.lam * above.target @ above.weight.T
+    terms = (lam * problem.pre_activation, push, pull)
+    scale = max(lam, *(float(term.abs().max()) for term in terms))
+    gradient = lam * states + push - pull - lam * problem.pre_activation
+    smoothness = lam + above.lam * float(torch.linalg.matrix_norm(above.weight, 2)) ** 2
+    gradient /= 1 + lam / smoothness  # where the step stays inside; elsewhere it ends at 0
+    expected = torch.minimum(gradient, smoothness * states).abs().max() / scale
+    assert problem.measure(states).residual == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_state_objective_is_the_written_sum(generator: torch.Generator) -> None:
+    divergence = tight(activations.Sigmoid())
+    problem = StateFit(
+        divergence,
+        torch.randn(9, 3, generator=generator, dtype=torch.float64),
+        (link(divergence, generator, torch.float64),),
+        0.5,
+    )
+    z = torch.rand(9, 3, generator=generator, dtype=torch.float64)
+    above = problem.links[0]
+    a = z @ above.weight + above.offset
+    entropy = (z * z.log() + (1 - z) * (1 - z).log()).sum()
+    written = 0.5 * (entropy - (z * problem.pre_activation).sum())
+    written += above.lam * (torch.log1p(a.exp()) - a * above.target).sum()
+    assert problem.measure(z).objective == pytest.approx(float(written), rel=1e-12)
+
+
+@pytest.mark.parametrize("last", [[0.3] * 4, [-0.1, 0.4, 0.4, 0.3], [0.0, 0.4, 0.3, 0.3]])
+def test_outputs_off_the_simplex_or_zero_below_a_target_are_no_solutions(last: list[float]) -> None:
+    z = torch.tensor([[0.25] * 4, last], dtype=torch.float64)
+    y = torch.eye(4, dtype=torch.float64)[[1, 0]]
+    u = torch.zeros(2, 4, dtype=torch.float64)
+    fit = OutputFit(SimplexCrossEntropy(), y, joint(activations.SimplexProjection()), u)
+    assert math.isfinite(fit.measure(z[:1].repeat(2, 1)).objective)
+    assert not math.isfinite(fit.measure(z).objective)
+
+
+def test_smoothness_is_a_lipschitz_constant_and_hardly_more(generator: torch.Generator) -> None:
+    """Of quadratic divergences the gradient of all but g is linear: its matrix has a norm."""
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    one = joint(activations.Sigmoid())
+    x, counted = draw(9, 4), torch.ones(12, 2, dtype=torch.bool)
+    weights = WeightFit(one, Design(x, False), draw(9, 3), SquaredFrobenius(0.1), 0.7)
+    above = Link(one, draw(3, 2), draw(2), draw(9, 2), 0.6)
+    states = StateFit(one, draw(9, 3), (above,), 0.5)
+    weighed = replace(above, weights=1 + draw(9).abs())
+    prior = BoxedStates(one, 0.5, (9, 3), None, x)
+    blocks = [BlockFit(prior, draw(9, 3), links) for links in ((above,), (weighed, above))]
+    link = TimeLink(one, 0.1 * draw(2, 2), draw(2), draw(12, 2, 2), counted, 0.3)
+    recurrent, lengths = -0.4 * torch.eye(2, dtype=torch.float64), torch.tensor([12, 12])
+    over_time = StatesOverTime(one, draw(12, 2, 2), recurrent, (link,), lengths, 2.0)
+    cases: list[tuple[Any, Any, float]] = [
+        (weights, lambda fit, v: fit.gradient(v)[0], 0.0),
+        (states, lambda fit, v: fit._terms(v)[1], 0.0),
+        (blocks[0], lambda fit, v: sum(fit.terms(v)), 0.0),
+        (blocks[1], lambda fit, v: sum(fit.terms(v)), 0.5),  # the sum of two norms
+        (over_time, lambda fit, v: sum(fit.terms(v)), 0.1),  # of a step and of those beside it
+        (over_time.as_block, lambda fit, v: sum(fit.terms(v)), 0.1),
+    ]
+    for problem, slope, slack in cases:
+        like = torch.zeros(problem.like().shape, dtype=torch.float64)
+        units = torch.eye(like.numel(), dtype=torch.float64).unflatten(1, like.shape)
+        columns = [(slope(problem, unit) - slope(problem, like)).flatten() for unit in units]
+        norm = float(torch.linalg.matrix_norm(torch.stack(columns), 2))
+        assert norm <= problem.smoothness * (1 + 1e-9)
+        assert problem.smoothness <= norm * (1 + slack) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("samples", "inputs"), [(1, 1), (40, 300), (20_000, 257)])
+def test_sums_are_those_of_the_dense_matrix(samples: int, inputs: int, bias: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(samples, inputs, generator=generator)
+    v = torch.randn(samples, 3, generator=generator)
+    dense = torch.cat([x.double(), torch.ones(samples, int(bias), dtype=torch.float64)], dim=1)
+    design = Design(x, bias)
+    for found, expected in (
+        (design.gram, dense.T @ dense),
+        (design.total, dense.sum(0)),
+        (design.cross(v), dense.T @ v.double()),
+    ):
+        assert torch.allclose(found, expected, rtol=1e-12, atol=1e-9)
+
+
+@pytest.mark.parametrize("apart", [1.0, 0.1])
+def test_ridge_weights_do_not_suffer_from_float32_products(apart: float) -> None:
+    """Columns that are all but equal need sums in float64, which the certificate finds out."""
+    generator = torch.Generator().manual_seed(0)
+    common = torch.randn(3_000, 1, generator=generator)
+    x = common + apart * torch.randn(3_000, 8, generator=generator)
+    v = torch.randn(3_000, 2, generator=generator) + 20 * (x[:, :2] - x[:, 2:4]) / apart
+    rho = 1e-3
+    found = solve(WeightFit(joint(Identity()), Design(x), v, SquaredFrobenius(rho)), "ridge")
+    wide = np.concatenate([x.double().numpy(), np.ones((3_000, 1))], 1)
+    tail = np.sqrt(2 * rho) * np.eye(8, 9)
+    right = np.concatenate([v.double().numpy(), np.zeros((8, 2))])
+    expected = np.linalg.lstsq(np.concatenate([wide, tail]), right)[0]
+    assert found.status.name == "SOLVED"
+    np.testing.assert_allclose(found.value.stacked().numpy(), expected, rtol=2e-5, atol=1e-4)
+
+
+def ridge(bias: bool, weighed: bool, rho: float = 0.3) -> WeightFit:
+    weights = 0.5 + normal(12, seed=3).abs() if weighed else None
+    design = Design(normal(12, 4) + 1.0, bias, weights)
+    return WeightFit(LINEAR, design, normal(12, 3, seed=1), SquaredFrobenius(rho), 0.7)
+
+
+def least_squares(problem: WeightFit) -> Weights:
+    """Return the minimizer of a ridge regression, by its normal equations."""
+    x = problem.design.inputs
+    rows = torch.cat([x, torch.ones(len(x), 1).double()], 1) if problem.design.bias else x
+    d = problem.design.weights
+    weighed = rows if d is None else d[:, None] * rows
+    prior = torch.full((rows.shape[1],), 2 * 0.3).double()
+    prior[x.shape[1] :] = 0.0
+    system = 0.7 * weighed.T @ rows + torch.diag(prior)
+    return problem.design.split(torch.linalg.solve(system, 0.7 * weighed.T @ problem.targets))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("weighed", [False, True])
+def test_of_a_quadratic_fit_what_is_still_to_gain_is_known_exactly(
+    bias: bool, weighed: bool
+) -> None:
+    problem = ridge(bias, weighed)
+    best = least_squares(problem)
+    for size in (1e-2, 1.0):
+        moved = problem.design.split(best.stacked() + size * normal(4 + bias, 3, seed=2))
+        excess = problem.measure(moved).objective - problem.measure(best).objective
+        stacked = problem.design.centered.joined(moved)
+        gradient, _ = problem.gradient(stacked)
+        violation = gradient.clone()
+        violation[:4] += 2 * 0.3 * moved.matrix
+        hidden = problem._hidden(stacked, gradient, violation, 0.0)
+        assert hidden == pytest.approx(excess, rel=1e-6)
+        assert problem._hidden(stacked, gradient, violation, 2 * excess) == 2 * excess
+        below = problem._hidden(stacked, gradient, violation, 0.5 * excess)  # no way past H
+        assert below == pytest.approx(excess, rel=1e-6)
+
+
+def test_states_start_from_a_forward_pass_or_from_rest_whichever_is_better() -> None:
+    """Weights that expand make states far above what the links ask for, and rest is better."""
+    chosen = set()
+    for seed, expands in ((0, 0.5), (1, 3.0), (2, 3.0)):
+        problem = over_time(seed, 10, expands)
+        if seed == 0:  # targets that a forward pass meets
+            (link,) = problem.links
+            met = replace(link, target=link.pre_activation(forward_states(problem)))
+            problem = replace(problem, links=(met,))
+        forward, rest = forward_states(problem), torch.zeros_like(problem.drive)
+        values = torch.stack([problem.values(forward), problem.values(rest)])
+        found = best_start(problem)
+        torch.testing.assert_close(problem.values(found), values.amin(0))
+        chosen |= set(values.argmin(0).tolist())
+        for sample, which in enumerate(values.argmin(0).tolist()):
+            assert found[:, sample].equal((forward, rest)[which][:, sample])
+    assert chosen == {0, 1}
+    far = replace(problem, recurrent=1e80 * problem.recurrent)  # no number after five steps
+    assert not best_start(far).any()
+
+
+def test_weights_of_a_block_are_judged_without_their_bias() -> None:
+    """pi is of W alone, b is free: its prox is b, and its part of the violation the gradient."""
+    weights = Weights(normal(3, 2), normal(2, seed=1))
+    block = PenalizedWeights(L1(0.4), weights)
+    v, gradient = block.packed(weights), normal(4, 2, seed=2)
+    assert float(block.value(v)) == pytest.approx(0.4 * float(weights.matrix.abs().sum()))
+    near = torch.sign(v[:3]) * (v[:3].abs() - 0.4 * 0.5).clamp(min=0)
+    torch.testing.assert_close(block.prox(v, 0.5), torch.cat([near, v[3:]]))
+    found = block.judged(v, gradient, 2.0).violation
+    step = v[:3] - gradient[:3] / 2
+    point = torch.sign(step) * (step.abs() - 0.2).clamp(min=0)
+    torch.testing.assert_close(found, torch.cat([2 * (v[:3] - point), gradient[3:]]))
+
+
+def test_what_lies_across_a_far_mean_is_judged_by_terms_about_it() -> None:
+    """Without a bias terms of 1e8 would hide gradients that tell samples apart."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 4, generator=generator, dtype=torch.float64)
+    y = x @ torch.randn(4, 2, generator=generator, dtype=torch.float64)
+    x = x + 1e4
+    problem = WeightFit(
+        joint(activations.Identity()), Design(x, False), y, SquaredFrobenius(0.1), 3.0
+    )
+    weight, mean = solve(problem).value.matrix, x.mean(0)
+    step = torch.randn(4, 2, generator=generator, dtype=torch.float64)
+    weight = weight + 0.1 * (step - torch.outer(mean, mean @ step) / (mean @ mean))
+    gradient = 3.0 * x.T @ (x @ weight - y) + 0.2 * weight
+    across = gradient - torch.outer(mean, mean @ gradient) / (mean @ mean)
+    terms = 3.0 * (x - mean).T @ y
+    expected = float(across.abs().max() / terms.abs().max())
+    assert problem.measure(Weights(weight, None)).residual == pytest.approx(expected, rel=0.05)

@@ -1,19 +1,27 @@
-"""Laplace's approximation: against Gaussian densities, inverses of dense matrices, integrals."""
+"""The evidence and Laplace's approximation: Gaussian densities, dense inverses, scikit-learn."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import norm
+from sklearn.linear_model import BayesianRidge
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
-from liftednet.activations import Identity, Softmax
+from liftednet import Network
+from liftednet.activations import Identity, Softmax, Tanh
 from liftednet.divergences import Divergence, tight
-from liftednet.losses import CrossEntropy
+from liftednet.errors import DeclarationError
+from liftednet.layers import dense
+from liftednet.losses import CrossEntropy, Quantile, SquaredError
+from liftednet.models import GaussNewton, Lifted, LiftedMLP
+from liftednet.models.results import Ending
+from liftednet.penalties import SquaredFrobenius
 from liftednet.solvers.gauss_newton.covariance import unpacked_covariance
 from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations
 from liftednet.solvers.gauss_newton.evidence import (
@@ -21,9 +29,11 @@ from liftednet.solvers.gauss_newton.evidence import (
     evidence,
     precision_of,
     prior_of,
+    pulled_by,
 )
 from liftednet.solvers.gauss_newton.laplace import averaged, laplace, share_of
 from liftednet.solvers.gauss_newton.objective import Forward, Target
+from liftednet.solvers.gauss_newton.steps import steps
 
 RHO = 0.4
 SOFTMAX = CrossEntropy().divergence
@@ -104,22 +114,6 @@ def test_a_linear_network_has_the_posterior_of_bayesian_regression() -> None:
     density *= y[:, 0] @ torch.linalg.solve(density, y[:, 0]) / 25  # at its most likely scale
     right = MultivariateNormal(torch.zeros(25, dtype=torch.float64), density).log_prob(y[:, 0])
     assert found.logarithm == pytest.approx(float(right))
-
-
-def test_what_nothing_pulls_is_as_open_as_without_its_rho() -> None:
-    """A constant beside weights that a large rho holds at 0: the mean, known to s / N."""
-    x, y = normal(25, 4), normal(25, 1, seed=1)
-    x[:, 0] = 1
-    forward = linear(x, y)
-    pull = torch.full((4, 1), 1e9, dtype=torch.float64)
-    pull[0] = 0
-    point = torch.tensor([float(y.mean()), 0, 0, 0], dtype=torch.float64)
-    found = laplace(replace(forward, pull=(pull,)), point)
-    assert found is not None
-    ((_, covariances),) = found.outputs(replace(forward, targets=()))
-    # A pull of a thousandth of the answers is left for the sake of constants that tell nothing.
-    wanted = torch.full((25,), found.scale / 25, dtype=torch.float64)
-    torch.testing.assert_close(covariances[:, 0, 0, 0], wanted, rtol=2e-3, atol=0)
 
 
 def hidden(x: Tensor, y: Tensor, loss: Divergence) -> tuple[Forward, Tensor]:
@@ -210,46 +204,6 @@ def test_what_a_row_is_off_by_without_it_is_what_fits_without_it_leave(
         torch.testing.assert_close(wider[row, 0, 0], width)
 
 
-def test_a_row_of_weight_two_counts_as_two() -> None:
-    x, y = normal(20, 3), normal(20, 2, seed=1)
-    copies = [*range(20), 4]
-    weight = torch.ones(20, 1, 1, dtype=torch.float64)
-    weight[4] = 2.0
-    point = solved(x[copies], y[copies]).flatten()
-    one, two = laplace(linear(x, y, weight), point), laplace(linear(x[copies], y[copies]), point)
-    assert one is not None
-    assert two is not None
-    assert one.logarithm == pytest.approx(two.logarithm)
-    assert one.degrees == pytest.approx(two.degrees)
-    torch.testing.assert_close(one.noise, two.noise)
-
-
-def test_every_output_has_a_noise_of_its_own() -> None:
-    """Where outputs share no weights, they are regressions of their own but for their rho."""
-    x = normal(300, 3)
-    y = x @ normal(3, 2, seed=1) + normal(300, 2, seed=2) * torch.tensor([0.1, 3.0])
-    forward = linear(x, y)
-    found = laplace(forward, solved(x, y).flatten())
-    assert found is not None
-    np.testing.assert_allclose(found.noise.sqrt(), [0.1, 3.0], rtol=0.15)
-    # with these noises, and the weights that are best by them, it is the density of both together
-    ratio, right, best = found.scale / found.noise, 0.0, []
-    for output, precision in enumerate(ratio):
-        covariance = float(found.noise[output]) * torch.eye(300) + found.scale / (2 * RHO) * x @ x.T
-        density = MultivariateNormal(torch.zeros(300, dtype=torch.float64), covariance)
-        right += float(density.log_prob(y[:, output]))
-        system = precision * x.T @ x + 2 * RHO * torch.eye(3, dtype=torch.float64)
-        best.append(torch.linalg.solve(system, precision * x.T @ y[:, output]))
-    point = torch.stack(best, 1).flatten()
-    weighed = replace(forward, targets=(replace(forward.targets[0], precision=ratio),))
-    model = NormalEquations(weighed, point)
-    seen, asked = evidence(weighed, model, weighed.objective(point)), precision_of(weighed, model)
-    assert seen is not None
-    assert asked is not None
-    assert seen.logarithm == pytest.approx(right, rel=1e-4)  # with the noise of these weights
-    torch.testing.assert_close(asked, ratio, rtol=1e-2, atol=0.0)
-
-
 @pytest.mark.parametrize("met", [False, True])  # the last output by its weights
 def test_the_noise_of_an_output_is_over_what_its_weights_leave(met: bool) -> None:
     """|r_k|^2 / (N - gamma_k), of samples that weigh, where precisions free weights unlike."""
@@ -286,22 +240,6 @@ def test_probabilities_of_two_classes_are_those_of_an_integral() -> None:
         assert float(found[row, 0]) == pytest.approx(right, abs=2e-3)
 
 
-def test_of_many_samples_a_thousand_tell_how_far_probabilities_are_averaged() -> None:
-    x = normal(2500, 2)
-    chances = (3 * x @ normal(2, 2, seed=1)).softmax(-1)
-    drawn = torch.rand(2500, generator=torch.Generator().manual_seed(2)) < chances[:, 0]
-    y = torch.stack([drawn, ~drawn], 1).double()
-    forward = linear(x, y)
-    forward = replace(forward, targets=(replace(forward.targets[0], divergence=SOFTMAX),))
-    found = laplace(forward, (3 * normal(2, 2, seed=1)).flatten())
-    assert found is not None
-    assert found.noise.tolist() == [0.0, 0.0]  # it is in the probabilities
-    left = torch.arange(2500) % 3 != 0  # every third is looked at
-    hidden = replace(forward, data=(x.masked_fill(left[:, None], torch.nan),))
-    third = replace(forward, data=(x[::3],), targets=(forward.targets[0].take(slice(0, None, 3)),))
-    assert share_of(found, hidden) == share_of(found, third) > 0
-
-
 def test_what_all_logits_share_moves_no_probability() -> None:
     mean = torch.tensor([[1.0, 0.0, -2.0]], dtype=torch.float64)
     found = averaged(Softmax().forward, mean, torch.full((1, 3, 3), 50.0, dtype=torch.float64))
@@ -324,3 +262,196 @@ def test_draws_have_the_covariance_of_the_outputs(monkeypatch: pytest.MonkeyPatc
     assert float(error.abs().max()) < far / 4000**0.5
     ratio = drawn.var(0) / wanted.diagonal()
     assert float((ratio - 1).abs().max()) < far * (2 / 4000) ** 0.5
+
+
+def drawn(samples: int, units: int, noise: float) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(samples, units, generator=generator, dtype=torch.float64)
+    right = torch.linspace(-1, 1, units, dtype=torch.float64)
+    return x, x @ right + noise * torch.randn(samples, generator=generator, dtype=torch.float64)
+
+
+def test_the_evidence_of_a_linear_network_is_a_gaussian_density() -> None:
+    x, y = drawn(12, 3, 0.3)
+    target = Target(tight(Identity()), y[:, None, None], torch.ones(12, 1, dtype=torch.bool))
+    plain = Forward(
+        lambda weights, data: ((data[0] @ weights[0])[:, None],), (x,), (target,),
+        (torch.ones(3, 1, dtype=torch.float64),),
+    )  # fmt: skip
+    found, right = [], []
+    for rho in (0.05, 0.4, 3.0):
+        forward = pulled_by(plain, (rho,))
+        prior = 2 * rho * torch.eye(3, dtype=torch.float64)
+        point = torch.linalg.solve(x.T @ x + prior, x.T @ y)
+        seen = evidence(forward, NormalEquations(forward, point), forward.objective(point))
+        assert seen is not None
+        free = 3 - 2 * rho * torch.linalg.inv(x.T @ x + prior).trace()
+        noise = (y - x @ point).square().sum() / (12 - free)
+        assert seen.rhos[0] == pytest.approx(float(free * noise / (2 * point @ point)))
+        assert seen.noise == pytest.approx(float(noise))
+        unit = torch.eye(12, dtype=torch.float64) + x @ x.T / (2 * rho)
+        found.append(seen.logarithm)
+        right.append([
+            float(MultivariateNormal(torch.zeros_like(y), scale * unit).log_prob(y))
+            for scale in float(y @ torch.linalg.solve(unit, y)) / 12 * np.array([0.9, 1, 1.1])
+        ])  # fmt: skip
+    assert found == pytest.approx([each[1] for each in right])  # of the scale that is most likely
+    assert all(each[1] > max(each[0], each[2]) for each in right)
+
+
+@pytest.mark.parametrize(("heads", "outputs"), [(1, 1), (1, 2), (2, 2)])  # of the same answers
+def test_rho_of_a_linear_network_is_that_of_bayesian_ridge(heads: int, outputs: int) -> None:
+    x, y = drawn(60, 5, 0.7)
+    nothing = dict.fromkeys(("alpha_1", "alpha_2", "lambda_1", "lambda_2"), 0.0)
+    right = BayesianRidge(fit_intercept=False, tol=1e-12, max_iter=5000, **nothing).fit(x, y)
+    method = GaussNewton(steps=200, evidence=True)
+    network = Network()
+    inputs = network.input(5)
+    for _ in range(heads):
+        network.loss(SquaredError(), dense(inputs, outputs, bias=False))
+    model = Lifted(network, standardize=False, method=method)
+    answers = y[:, None].repeat(1, outputs)
+    model.fit(x, (answers,) * heads if heads > 1 else answers)
+    coefficients = torch.from_numpy(right.coef_)[:, None].expand(5, outputs)
+    for penalty, layer in zip(model.structure.penalties.values(), model.weights, strict=True):
+        assert isinstance(penalty, SquaredFrobenius)
+        assert penalty.rho == pytest.approx(right.lambda_ / right.alpha_ / 2, rel=1e-2)
+        torch.testing.assert_close(layer.matrix, coefficients, rtol=1e-3, atol=1e-4)
+    assert model.trace is not None
+    assert model.trace.ending is Ending.CONVERGED
+    assert len(model.trace.steps) < 200
+
+
+@pytest.mark.parametrize("last", [0, 12])  # before the first look at the evidence, and after it
+def test_steps_by_evidence_go_on_where_they_were_killed(tmp_path: Any, last: int) -> None:
+    x, y = drawn(40, 3, 0.2)
+    y = y.sin()
+
+    def model() -> LiftedMLP:
+        method = GaussNewton(steps=25, evidence=True)
+        return LiftedMLP((3, 6, 1), Tanh(), SquaredError(), method=method)
+
+    def stop(step: Any) -> None:
+        if step.number == last:
+            raise KeyboardInterrupt
+
+    path = tmp_path / "run.checkpoint"
+    model().fit(x, y, checkpoint=path, on_step=stop)
+    again = model().fit(x, y, checkpoint=path, resume=True)
+    whole = model().fit(x, y)
+    assert torch.equal(again.forward(x), whole.forward(x))
+    assert repr(again.structure.penalties.values()) == repr(whole.structure.penalties.values())
+
+
+def test_steps_whose_evidence_is_lost_in_rounding_say_that_they_have_not_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, y = drawn(40, 3, 0.2)
+    model = LiftedMLP((3, 4, 1), Tanh(), SquaredError(), method=GaussNewton(evidence=True))
+    monkeypatch.setattr("liftednet.solvers.gauss_newton.evidence.evidence", lambda *_: None)
+    model.fit(x, y)
+    assert model.trace is not None
+    assert model.trace.ending is Ending.STALLED
+
+
+def test_what_has_no_evidence_is_refused() -> None:
+    with pytest.raises(DeclarationError, match="needs the determinant"):
+        GaussNewton(form="products", evidence=True)
+    network = Network()
+    x = network.input(2)
+    network.loss(CrossEntropy(), dense(x, 2))
+    network.loss(SquaredError(), dense(x, 1))
+    with pytest.raises(DeclarationError, match="losses of one kind"):
+        Lifted(network, method=GaussNewton(evidence=True))
+    with pytest.raises(DeclarationError, match="a smooth loss on the last pre-activation"):
+        LiftedMLP((2, 3, 1), Tanh(), Quantile(), method=GaussNewton(evidence=True))
+    with pytest.raises(DeclarationError, match=r"at most 10,000; this network has 39,760"):
+        LiftedMLP((784, 50, 10), loss=SquaredError(), method=GaussNewton(evidence=True))
+
+
+def test_weights_that_rest_on_an_end_are_as_if_they_were_not_there() -> None:
+    """The evidence of a linear network is that of its free inputs alone, by either matrix."""
+    x, y = drawn(12, 20, 0.3)
+    highest = torch.full((20,), torch.inf, dtype=torch.float64)
+    ends = torch.where(torch.arange(20) < 14, 0.0, -torch.inf).double(), highest
+    target = Target(tight(Identity()), y[:, None, None], torch.ones(12, 1, dtype=torch.bool))
+
+    def layers(weights: Any, data: Any) -> Any:
+        answers = data[0] @ weights[0]
+        return (answers[:, None],), [(data[0], answers)]
+
+    def of(inputs: Tensor, ends: Any) -> Forward:
+        pull = torch.full((inputs.shape[1], 1), 0.8, dtype=torch.float64)
+        return Forward(
+            lambda w, d: layers(w, d)[0], (inputs,), (target,), (pull,), layers, None, ends
+        )
+
+    forward = of(x, ends)
+    *_, last = steps(forward, torch.zeros(20, dtype=torch.float64), 1e-9, NormalEquations)
+    free = (last.point > 0) | ~ends[0].isfinite()
+    assert 6 < int(free.sum()) < 20
+    alone = of(x[:, free], None)
+    objective = forward.objective(last.point)
+    wanted = evidence(alone, NormalEquations(alone, last.point[free]), objective)
+    assert wanted is not None
+    for form in (NormalEquations, OutputEquations):
+        found = evidence(forward, form(forward, last.point), objective)
+        assert found is not None
+        assert found.logarithm == pytest.approx(wanted.logarithm)
+        assert found.rhos == pytest.approx(wanted.rhos)
+
+
+def test_of_a_probability_the_evidence_is_laplace_s_integral() -> None:
+    """One weight: -F - log(H / (2 rho)) / 2 at the minimizer, beside the integral itself."""
+    x, _ = drawn(60, 1, 0.3)
+    labels = (x[:, :1] > 0.4).double()
+    y = torch.cat([labels, 1 - labels], 1)
+    target = Target(CrossEntropy().divergence, y[:, None], torch.ones(60, 1, dtype=torch.bool))
+    factors, rho = torch.tensor([[1.0, -1.0]], dtype=torch.float64), 0.7
+    forward = Forward(
+        lambda weights, data: ((data[0] @ weights[0] @ factors)[:, None],), (x,), (target,),
+        (torch.full((1, 1), 2 * rho, dtype=torch.float64),),
+    )  # fmt: skip
+    grid = torch.linspace(-6, 6, 20001, dtype=torch.float64)
+    logits = x * grid  # (samples, grid)
+    losses = torch.nn.functional.softplus(2 * torch.where(labels > 0, -logits, logits)).sum(0)
+    exact = torch.logsumexp(-losses - rho * grid.square(), 0) + (grid[1] - grid[0]).log()
+    exact = exact - 0.5 * np.log(np.pi / rho)  # of the prior
+    point = grid[(losses + rho * grid.square()).argmin()][None]
+    seen = evidence(forward, NormalEquations(forward, point), forward.objective(point))
+    assert seen is not None
+    assert seen.logarithm == pytest.approx(float(exact), abs=0.02)
+    assert seen.noise == 1.0 and seen.degrees == np.inf
+    shares = (2 * x * point).sigmoid()
+    curved = 4 * float((x.square() * shares * (1 - shares)).sum()) + 2 * rho
+    known = 1 - 2 * rho / curved
+    assert seen.fitted == pytest.approx(known / 60)
+    assert seen.rhos[0] == pytest.approx(known / (2 * float(point) ** 2))
+
+
+def test_of_many_samples_a_thousand_tell_how_far_probabilities_are_averaged() -> None:
+    x = normal(2500, 2)
+    chances = (3 * x @ normal(2, 2, seed=1)).softmax(-1)
+    drawn = torch.rand(2500, generator=torch.Generator().manual_seed(2)) < chances[:, 0]
+    y = torch.stack([drawn, ~drawn], 1).double()
+    forward = linear(x, y)
+    forward = replace(forward, targets=(replace(forward.targets[0], divergence=SOFTMAX),))
+    found = laplace(forward, (3 * normal(2, 2, seed=1)).flatten())
+    assert found is not None
+    assert found.noise.tolist() == [0.0, 0.0]  # it is in the probabilities
+    left = torch.arange(2500) % 3 != 0  # every third is looked at
+    hidden = replace(forward, data=(x.masked_fill(left[:, None], torch.nan),))
+    third = replace(forward, data=(x[::3],), targets=(forward.targets[0].take(slice(0, None, 3)),))
+    assert share_of(found, hidden) == share_of(found, third) > 0
+
+
+def test_a_rho_that_lets_weights_follow_the_noise_is_raised() -> None:
+    generator = torch.Generator().manual_seed(3)
+    x, unseen = 2 * torch.rand(2, 100, 5, generator=generator, dtype=torch.float64) - 1
+    noise = 0.5 * torch.randn(100, generator=generator, dtype=torch.float64)
+    right, wanted = 2 * x[:, 0] + x[:, 1].square(), 2 * unseen[:, 0] + unseen[:, 1].square()
+    method = GaussNewton(steps=200, evidence=True)
+    model = LiftedMLP((5, 60, 1), Tanh(), SquaredError(), rho=1e-3, method=method)
+    model.fit(x, right + noise)
+    error = (model.predict(unseen)[:, 0] - wanted).square().mean()
+    assert error < 0.3 * noise.square().mean()  # nothing of it is followed beyond 20 or 30 weights

@@ -125,17 +125,6 @@ def test_tight_states_become_stationary_and_never_rise(generator, activation, so
     assert solution.objective <= problem.measure(start).objective
 
 
-@pytest.mark.parametrize("activation", [activations.Tanh(), activations.Sigmoid()], ids=repr)
-@pytest.mark.parametrize("loss", LOSSES)
-def test_the_gradient_is_that_of_autograd(generator, activation, loss):
-    lengths = torch.full((SAMPLES,), STEPS)
-    problem = states_problem(generator, activation, tight, loss, lengths=lengths)
-    states = forward_states(problem).requires_grad_()
-    rest = problem.values(states) - problem.lam * activation.potential_value(states).sum(0)
-    (expected,) = torch.autograd.grad(rest.sum(), states)
-    torch.testing.assert_close(sum(problem.terms(states.detach())), expected)
-
-
 def test_a_newton_direction_solves_the_dense_system(generator):
     problem = states_problem(generator, activations.ReLU(), joint, CrossEntropy())
     states = forward_states(problem)
@@ -164,34 +153,11 @@ def test_what_lies_beyond_the_lengths_changes_nothing(generator, solver):
     assert bool((solver.solve(noisy).value[~problem.valid] == 0).all())
 
 
-def test_expanding_weights_over_many_steps_keep_their_pivots(generator):
-    lengths = torch.full((2,), 300)
-    problem = states_problem(
-        generator, activations.Clipped(-1, 1), joint, steps=300, samples=2, lengths=lengths
-    )
-    expanding = 3 * torch.eye(UNITS, dtype=torch.float64)
-    solution = NewtonOverTime().solve(replace(problem, recurrent=expanding))
-    assert solution.status is Status.SOLVED
-
-
-def test_float32_states_reach_their_own_precision(generator):
-    problem = states_problem(generator, activations.ReLU(), joint, dtype=torch.float32)
-    solution = NewtonOverTime().solve(problem)
-    assert solution.value.dtype == torch.float32
-    assert solution.residual <= 1e-5
-
-
 def test_samples_are_solved_in_parts_where_factors_would_not_fit(generator, monkeypatch):
     problem = states_problem(generator, activations.ReLU(), joint, CrossEntropy())
     whole = NewtonOverTime().solve(problem).value
     monkeypatch.setattr("liftednet.solvers.newton_states._CHUNK_BYTES", 1)
     torch.testing.assert_close(NewtonOverTime().solve(problem).value, whole)
-
-
-def test_coupled_units_go_to_the_sweeps(generator):
-    problem = states_problem(generator, activations.SimplexProjection(), joint)
-    assert "unit by unit" in str(NewtonOverTime().obstacle(problem))
-    assert Cyclic(1e-6, 500).solve(problem).residual <= 1e-6
 
 
 def test_refusals_name_what_is_wrong(generator):

@@ -1,4 +1,4 @@
-"""Fits with penalties against the reference."""
+"""Fits with penalties, against the reference, and by coordinates, against scikit-learn."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import cvxpy as cp
+import numpy as np
 import pytest
 import torch
+from scipy.optimize import lsq_linear
+from sklearn.linear_model import ElasticNet, MultiTaskLasso
+from torch import Tensor
 
 from liftednet import activations
 from liftednet.divergences import joint, tight
@@ -35,7 +39,7 @@ PENALTIES: list[Penalty] = [
     SquaredFrobenius(0.3), SquaredFrobenius(0.3, torch.ones(4, 3, dtype=torch.float64)), L1(0.4),
     GroupLasso(0.5), Nonnegative(), Nonnegative(0.2), RowNorm(0.7), SpectralNorm(0.8),
     L1(0.2) + Nonnegative(0.1), SquaredFrobenius(0.1) + GroupLasso(0.2) + RowNorm(0.7),
-    Nonnegative() + SpectralNorm(0.8), ColumnNorm(0.5),
+    SquaredFrobenius(0.1) + Nonnegative() + SpectralNorm(0.4), ColumnNorm(0.5),
     Signs(torch.tensor([[1.0], [-1.0], [0.0], [1.0]])),
     FixedZeros(torch.tensor([[1.0, 0.0, 0.0]])) + L1(0.2),
 ]  # fmt: skip
@@ -118,35 +122,6 @@ def test_a_penalty_declared_in_cvxpy_goes_to_the_reference() -> None:
     assert summed.objective == pytest.approx(same.objective, rel=1e-6)
 
 
-@pytest.mark.parametrize("penalty", [Nonnegative(1.0), L1(2.0)], ids=repr)
-def test_the_mean_of_the_inputs_costs_no_steps(penalty: Any) -> None:
-    """Where there is a bias, inputs moved by twice their deviations are the same problem."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(300, 20, generator=generator, dtype=torch.float64)
-    y = (x @ torch.randn(20, 5, generator=generator, dtype=torch.float64)).relu()
-    near, moved = (
-        solve(WeightFit(joint(activations.Identity()), Design(z), y, penalty)).require_solved()
-        for z in (x, x + 2)
-    )
-    assert torch.allclose(near.value.matrix, moved.value.matrix, atol=1e-6)
-    assert moved.iterations <= 1.2 * near.iterations
-
-
-def test_an_ill_conditioned_lasso_is_solved():
-    """First-order steps alone stall on columns of sizes from 1 to 1e-4."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(12, 4, generator=generator, dtype=torch.float64)
-    x = x * torch.logspace(0, -4, 4, dtype=torch.float64)
-    targets = 20 * torch.randn(12, 1, generator=generator, dtype=torch.float64)
-    fit = WeightFit(joint(activations.Identity()), Design(x, bias=False), targets, L1(1e-4))
-    found = solve(fit, "proximal-weights")
-    assert found.status is Status.SOLVED
-    gradient = (x.T @ (x @ found.value.matrix - targets))[:, 0]  # is -rho sign(w), or within rho
-    w = found.value.matrix[:, 0]
-    assert torch.allclose(gradient[w != 0], -1e-4 * w[w != 0].sign(), rtol=0, atol=1e-8)
-    assert bool((gradient[w == 0].abs() <= 1e-4).all())
-
-
 SIGNED = Signs(torch.tensor([[1.0], [-1.0], [0.0], [1.0]]))
 
 
@@ -182,3 +157,68 @@ def test_a_block_of_weights_under_several_penalties_is_what_the_weight_fit_is():
     assert solution.objective == pytest.approx(expected.require_solved().objective, rel=1e-7)
     less = replace(solution.value, matrix=0.9 * solution.value.matrix)
     assert block.measure(less).residual > 1e-6
+
+
+SQUARED = joint(activations.Identity())
+
+
+def data(samples: int, inputs: int, units: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return inputs that go together, in units from 10 to .1 and away from 0, and targets."""
+    generator = torch.Generator().manual_seed(seed)
+    x, w, noise = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64)
+        for shape in ((samples, inputs), (inputs, units), (samples, units))
+    )
+    x = (x + x.roll(1, 1)) * torch.logspace(1, -1, inputs, dtype=torch.float64) + 3
+    return x, x @ (w * (w.abs() > 1)) + noise
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("share", [1.0, 0.6])
+@pytest.mark.parametrize("positive", [False, True])
+def test_elastic_nets_are_those_of_scikit_learn(seed: int, share: float, positive: bool) -> None:
+    (x, y), alpha = data(80, 30, 3, seed), 0.3
+    penalty: Penalty = L1(80 * alpha * share)
+    if share < 1:
+        penalty = penalty + SquaredFrobenius(40 * alpha * (1 - share))
+    penalty = penalty + Nonnegative() if positive else penalty
+    found = solve(WeightFit(SQUARED, Design(x), y, penalty), "coordinate-descent")
+    exact: Any = ElasticNet(
+        alpha, l1_ratio=share, positive=positive, tol=1e-12, max_iter=100_000
+    )  # fmt: skip
+    exact.fit(x.numpy(), y.numpy())
+    assert (found.solver, found.status) == ("coordinate-descent", Status.SOLVED)
+    np.testing.assert_allclose(found.value.matrix, exact.coef_.T, atol=1e-6)
+    np.testing.assert_allclose(found.value.bias, exact.intercept_, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_weights_of_given_signs_are_scipys_bounded_least_squares(dtype: torch.dtype) -> None:
+    x, y = data(60, 9, 2, 0)
+    signs = torch.tensor([1.0, -1.0, 0.0] * 3)[:, None] * torch.tensor([1.0, -1.0])
+    fit = WeightFit(SQUARED, Design(x.to(dtype), bias=False), y.to(dtype), Signs(signs.to(dtype)))
+    found = solve(fit, "coordinate-descent")
+    assert (found.solver, found.status) == ("coordinate-descent", Status.SOLVED)
+    for unit, own in enumerate(signs.T.tolist()):
+        ends = [(0 if s > 0 else -np.inf, 0 if s < 0 else np.inf) for s in own]
+        exact = lsq_linear(x.numpy(), y[:, unit].numpy(), np.array(ends).T, tol=1e-14)
+        close = 1e-6 if dtype is torch.float64 else 1e-3
+        np.testing.assert_allclose(found.value.matrix[:, unit], exact.x, atol=close)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_groups_are_those_of_scikit_learn(seed: int) -> None:
+    (x, y), alpha = data(80, 30, 3, seed), 0.5
+    fit = WeightFit(SQUARED, Design(x), y, GroupLasso(80 * alpha) + SquaredFrobenius(1e-12))
+    found = solve(fit, "coordinate-descent")
+    exact = MultiTaskLasso(alpha, tol=1e-12, max_iter=100_000).fit(x.numpy(), y.numpy())
+    assert (found.solver, found.status) == ("coordinate-descent", Status.SOLVED)
+    np.testing.assert_allclose(found.value.matrix, exact.coef_.T, atol=1e-6)
+    assert bool((found.value.matrix == 0).all(1).equal(torch.from_numpy((exact.coef_ == 0).all(0))))
+
+
+def test_a_penalty_of_columns_is_refused() -> None:
+    x, y = data(60, 6, 2, 0)
+    for penalty in (ColumnNorm(1.0), GroupLasso(1.0) + Nonnegative()):
+        with pytest.raises(DeclarationError, match="each entry or row by itself, not"):
+            solve(WeightFit(SQUARED, Design(x), y, penalty), "coordinate-descent")

@@ -1,24 +1,27 @@
-"""The reference solver: compiled once, chosen freely, honest about failure."""
+"""The reference solver, and what every solver refuses before any work."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import cvxpy as cp
+import numpy as np
 import pytest
 import torch
 
 from liftednet import Activation, activations
 from liftednet.divergences import joint, tight
 from liftednet.errors import DataError, DeclarationError, SolverError
-from liftednet.losses import SimplexCrossEntropy
-from liftednet.penalties import Declared, Penalty
-from liftednet.problems import Link, OutputFit, StateFit, WeightFit
+from liftednet.losses import CrossEntropy, SimplexCrossEntropy, SquaredError
+from liftednet.penalties import Penalty, SquaredFrobenius
+from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit
 from liftednet.solution import Status
-from liftednet.solvers import Reference, solve
+from liftednet.solvers import Reference, get_solver, solve, solver_names
 from liftednet.solvers.dual import Dual
+from liftednet.validation import require_device, require_finite, require_seed
 from tests.solvers.registry import state_fit, weight_fit
 
 
@@ -143,6 +146,13 @@ def test_what_cvxpy_cannot_take_is_a_declaration_error(case: str) -> None:
         solve(fit, "reference")
 
 
+def test_an_empty_domain_has_no_nearest_point() -> None:
+    empty = Odd(cp.sum_squares, lambda v: [v >= 1, v <= 0])
+    empty.per_unit = False
+    with pytest.raises(SolverError, match="no point of a domain"):
+        empty.project(torch.zeros(3, 2, dtype=torch.float64))
+
+
 def test_backends_and_options_that_are_not_there_are_named() -> None:
     fit = StateFit(tight(activations.ReLU()), torch.zeros(3, 2, dtype=torch.float64))
     with pytest.raises(DeclarationError, match=r"'NOPE' here; there are .*OSQP"):
@@ -152,28 +162,128 @@ def test_backends_and_options_that_are_not_there_are_named() -> None:
             solve(fit, Reference(backend, {"nope": 1}))
 
 
-def test_numbers_and_penalties_that_do_not_fit_are_refused_by_name() -> None:
-    u = torch.ones(3, 2, dtype=torch.float64)
-    simplex = joint(activations.SimplexProjection())
-    with pytest.raises(DataError, match=r"not negative, got -1\.0"):
-        solve(OutputFit(SimplexCrossEntropy(), -u, simplex, u), "reference")
-    wrongs: tuple[Any, ...] = (lambda W: W.nothing, lambda W: "a")
-    for wrong in wrongs:
-        with pytest.raises(DeclarationError, match=r"pi\(W\) of Declared"):
-            Declared(wrong).prox(u, 1.0)
-    with pytest.raises(DeclarationError, match="constraints of Declared"):
-        Declared(None, lambda W: [W @ W >= 0]).prox(u, 1.0)
+RELU, IDENTITY = joint(activations.ReLU()), joint(activations.Identity())
+PENALTY = SquaredFrobenius(0.1)
 
 
-class Empty(Odd):
-    """Coupled, and with nothing in its domain."""
-
-    per_unit = False
+LINK = {"weight": (3, 2), "offset": (2,), "target": (5, 2)}
 
 
-def test_an_empty_domain_has_no_nearest_point() -> None:
-    empty = Empty(cp.sum_squares, lambda v: [v >= 1, v <= 0])
-    with pytest.raises(SolverError, match="no point of a domain"):
-        empty.project(torch.zeros(3, 2, dtype=torch.float64))
-    with pytest.raises(DeclarationError, match="potential of Empty"):
-        Empty(lambda v: v.nothing).potential_value(torch.zeros(3, 2, dtype=torch.float64))
+def ones(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.ones(*shape, dtype=dtype)
+
+
+def a_link(lam: float = 1.0, divergence: Any = IDENTITY, **shapes: tuple[int, ...]) -> Link:
+    parts = {name: ones(*shape) for name, shape in {**LINK, **shapes}.items()}
+    return Link(divergence, **parts, lam=lam)
+
+
+def weights(design: Any, rows: Any, penalty: Any = PENALTY, lam: Any = 1.0) -> WeightFit:
+    return WeightFit(RELU, design, rows, penalty, lam)
+
+
+def state(*links: Any, units: int = 3, lam: Any = 1.0) -> StateFit:
+    return StateFit(RELU, ones(5, units), links, lam)
+
+
+X, V, FORGOTTEN = ones(5, 4), ones(5, 3), activations.ReLU()
+SIMPLEX = joint(activations.SimplexProjection())
+HALF, INTEGERS = ones(5, 4, dtype=torch.float16), torch.ones(5, 4, dtype=torch.int64)
+SINGLE: Any = ones(5, 3, dtype=torch.float32)
+ANY: Any = None  # what is no value of the type that is asked for
+BAD: list[tuple[Callable[[], Any], str]] = [
+    (lambda: weights(Design(X), ones(6, 3)), r"\(6, 3\)"),
+    (lambda: weights(Design(X), SINGLE), "one type and device"),
+    (lambda: weights(Design(X), V, lam=0.0), "lam.*0.0"),
+    (lambda: weights(Design(X), V, penalty=0.1), "penalty must be a Penalty"),
+    (lambda: weights(X, V), "design must be a Design"),
+    (lambda: Design(ones(0, 4)), r"empty.*\(0, 4\)"),
+    (lambda: Design(ones(4)), r"two dimensions.*\(4,\)"),
+    (lambda: Design(HALF), r"float32 or.*float16"),
+    (lambda: Design(INTEGERS), r"float32 or.*int64"),
+    (lambda: Design([[1.0]]), r"torch tensor.*list"),  # type: ignore[arg-type]
+    (lambda: Design(X.to_sparse()), r"dense.*to_dense"),
+    (lambda: state(lam=float("nan")), "lam.*nan"),
+    (lambda: state(lam="1"), "number"),
+    (lambda: state(lam=np.bool_(True)), "must be a real number"),
+    (lambda: SquaredFrobenius(-1.0), "rho.*-1.0"),
+    (lambda: state(a_link(), units=4), r"\(4, 2\).*\(3, 2\)"),
+    (lambda: state(a_link(offset=(3,))), r"\(2,\).*\(3,\)"),
+    (lambda: state(a_link(offset=(4, 2))), r"\(5, 2\).*\(4, 2\)"),
+    (lambda: state(a_link(target=(5, 4))), r"\(5, 2\).*\(5, 4\)"),
+    (lambda: state(a_link(-2.0)), "link 0.*-2.0"),
+    (lambda: state(V), "Link"),
+    (lambda: StateFit(RELU, V, a_link()), r"links=\(link,\)"),  # type: ignore[arg-type]
+    (lambda: StateFit(RELU, V, (), 1.0, (1.0, 0.5)), "bound"),
+    (lambda: StateFit(joint(activations.Sigmoid()), V, (), 1.0, (2.0, 3.0)), "bound"),
+    (lambda: solve(OutputFit(SimplexCrossEntropy(), -V, SIMPLEX, V), "reference"), "not negative"),
+    (lambda: Activation.from_potential(torch.square, 2, 1), "lower < upper"),
+    (lambda: OutputFit(SquaredError(), V, RELU, ones(5, 2)), r"\(5, 2\)"),
+    (lambda: OutputFit(CrossEntropy(), V, RELU, V), "SquaredError"),  # type: ignore[arg-type]
+    (lambda: StateFit(FORGOTTEN, V), r"tight\(ReLU\(\)\) or joint"),  # type: ignore[arg-type]
+    (lambda: state(a_link(divergence=FORGOTTEN)), r"tight\(ReLU\(\)\) or joint"),
+    (lambda: tight("relu"), "needs.*got"),  # type: ignore[arg-type]
+    (lambda: activations.Clipped(ANY, 1.0), "needs.*got"),
+    (lambda: activations.MaxPooling(ANY), "needs.*got"),
+    (lambda: solve(ANY), "WeightFit"),
+    (lambda: solve(state(), solver=ANY), "'auto'"),
+    (lambda: solve(state(), "simplex"), "ridge.*reference"),
+    (lambda: require_device("meta"), "no numbers"),
+    (lambda: require_device("gpu0"), "cannot be used"),
+    (lambda: require_seed(True), "seed must be an integer"),
+]
+
+
+@pytest.mark.parametrize(("build", "words"), BAD, ids=[words for _, words in BAD])
+def test_what_is_no_problem_is_refused(build: Callable[[], Any], words: str) -> None:
+    with pytest.raises((DataError, DeclarationError), match=words):
+        build()
+
+
+def test_numbers_of_numpy_become_numbers_of_python() -> None:
+    half: Any = np.float32(0.5)
+    for found in (state(lam=half).lam, SquaredFrobenius(half).rho):
+        assert type(found) is float and found == 0.5
+    assert type(require_seed(np.int64(1))) is int  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_values_that_are_not_finite_are_refused_with_their_place(bad: float) -> None:
+    x = ones(5, 4)
+    x[3, 1] = bad
+    problem = WeightFit(RELU, Design(x), ones(5, 3), PENALTY)
+    require_finite("X", torch.full((2, 3), torch.finfo(torch.float32).max))  # their sum is not
+    with pytest.raises(DataError, match=r"inputs X.*\(3, 1\)"):
+        solve(problem)
+    with pytest.raises(DataError, match=r"link 0"):
+        solve(state(replace(a_link(), weight=x[2:5, :2])))
+
+
+def test_a_start_that_is_not_finite_or_of_another_shape_is_refused() -> None:
+    problem = state_fit(RELU, (IDENTITY,), torch.float64)
+    start = torch.zeros(problem.samples, problem.units, dtype=torch.float64)
+    with pytest.raises(DataError, match="start"):
+        solve(problem, start=start * float("inf"))
+    with pytest.raises(DataError, match=r"start.*\(9, 3\).*\(9, 2\)"):
+        solve(problem, start=start[:, :2])
+    weights = weight_fit(tight(activations.ReLU()), torch.float64)
+    with pytest.raises(DataError, match="start"):
+        solve(weights, start=start)
+
+
+def test_targets_outside_the_domain_of_a_tight_divergence_are_refused() -> None:
+    targets = ones(5, 3)
+    targets[2, 1] = -0.5
+    problem = WeightFit(tight(activations.ReLU()), Design(ones(5, 4)), targets, PENALTY)
+    with pytest.raises(DataError, match=r"domain of ReLU.*\(2, 1\).*-0.5"):
+        solve(problem)
+
+
+def test_every_solver_names_what_keeps_it_from_a_problem() -> None:
+    problems: list[Any] = [weight_fit(tight(activations.Sign()), torch.float64)]
+    for name in solver_names():
+        for problem in problems:
+            if name != "reference":
+                assert get_solver(name).obstacle(problem) is not None
+                with pytest.raises(DeclarationError, match=name):
+                    solve(problem, name)

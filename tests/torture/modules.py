@@ -138,47 +138,14 @@ IN_PLACE = _all(
 )  # fmt: skip
 
 
-def _counted(h: Tensor) -> Tensor:
-    return h[torch.arange(len(h)), (h > 0).sum(1).clamp(max=WIDTH - 1)][:, None].expand(-1, WIDTH)
-
-
-def _looked_up(h: Tensor) -> Tensor:
-    table = torch.linspace(-1, 1, WIDTH * WIDTH, dtype=h.dtype).reshape(WIDTH, WIDTH)
-    return nn.functional.embedding(h.argmax(1), table)
-
-
-def _branched(h: Tensor) -> Tensor:
-    return h if bool(h.sum() > 0) else -h
-
-
-def _by_numpy(h: Tensor) -> Tensor:
-    return torch.from_numpy(2.0 * h.detach().numpy())
-
-
 def _attended(h: Tensor) -> Tensor:
     parts: Tensor = h.unflatten(1, (3, 2))
     return (torch.softmax(parts @ parts.mT, -1) @ parts).flatten(1)
 
 
-def _tried(h: Tensor) -> Tensor:
-    try:
-        return h * float(h[0, 0])
-    except Exception:
-        return h
-
-
-INDEXED: list[Step] = [
-    lambda h: h[:, torch.tensor([3, 1, 0, 0, 5, 2])], lambda h: h.flip(1), lambda h: h.roll(2, 1),
-    lambda h: h.gather(1, h.argsort(1)), lambda h: h.sort(1).values,
-    lambda h: h.topk(2).values.repeat(1, 3), _counted, _looked_up,
-    lambda h: torch.where(h > 0, h, -2 * h), lambda h: h.masked_fill(h > 1, 0.0),
-    lambda h: h * (h > 0),
-    lambda h: torch.searchsorted(torch.tensor([-1.0, 0.0, 1.0]).to(h), h).to(h),
-    lambda h: h.cummax(1).values, lambda h: h.scatter(1, h.argmax(1, keepdim=True), 0.0),
-    lambda h: h[:, h.mean(0).argsort()], lambda h: torch.bucketize(h, torch.zeros(1).to(h)).to(h),
-]  # fmt: skip
 VALUED: list[Step] = [
-    _branched, _by_numpy, _tried, _attended, lambda h: h - h.mean(0),
+    _attended, lambda h: h[:, torch.tensor([3, 1, 0, 0, 5, 2])], lambda h: h.flip(1),
+    lambda h: h.sort(1).values, lambda h: h.cummax(1).values, lambda h: h - h.mean(0),
     lambda h: h.roll(1, 0), lambda h: h * torch.arange(len(h))[:, None], lambda h: h.round(),
     lambda h: h.half().to(h.dtype), lambda h: h.sign() * h, lambda h: h + 0.1 * torch.rand(WIDTH),
     lambda h: h * torch.tensor(h.tolist()).to(h), lambda h: h / (1 + h.abs()), lambda h: h * h,
@@ -220,7 +187,7 @@ def _step(draw: Draw, shared: nn.Module) -> Step:
         return shared
     if kind < 0.55:
         return draw.choice(ACTIVATIONS)()
-    return draw.choice(draw.choice([IN_PLACE, INDEXED, VALUED, VALUED]))
+    return draw.choice(draw.choice([IN_PLACE, VALUED, VALUED]))
 
 
 # The judge.

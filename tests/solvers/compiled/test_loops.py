@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import pickle
-import subprocess
-import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from liftednet.models import GaussNewton, LiftedRNN
 from liftednet.penalties import L1, GroupLasso
 from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit
 from liftednet.solvers import choose, solve
-from liftednet.solvers.compiled import descent_rows, loops, recurrent_rows, simplex_rows, solvers
+from liftednet.solvers.compiled import descent_rows, loops, recurrent_rows, solvers
 from liftednet.solvers.compiled.lanes import LANES, compiled, filled
 from liftednet.solvers.compiled.loops import ramp
 from liftednet.solvers.compiled.solvers import CompiledDescent, CompiledNewton, CompiledSimplex
@@ -73,8 +72,10 @@ def outputs(dtype: torch.dtype, samples: int = SAMPLES) -> tuple[OutputFit, Tens
 @pytest.mark.parametrize("solver", ["compiled-newton", "dual", "proximal"])
 def test_bounds_that_float32_rounds_are_kept_by_states_at_them(solver: str) -> None:
     for activation in (activations.Clipped(-0.1, 0.3), Bounded(activations.LeakyReLU(), -0.1, 0.3)):
-        found = solve(states(activation, torch.float32), solver)
-        exact = solve(states(activation, torch.float64), solver)
+        single, double = (states(activation, dtype) for dtype in (torch.float32, torch.float64))
+        if solver == "compiled-newton":  # which is compiled for each number of links and type
+            single, double = (replace(fit, links=fit.links[:1]) for fit in (single, double))
+        found, exact = solve(single, solver), solve(double, solver)
         assert found.residual <= 1e-5
         assert found.objective == pytest.approx(exact.objective, rel=1e-5)
 
@@ -91,12 +92,18 @@ def test_maps_are_those_of_torch(activation: Activation) -> None:
 
 
 def test_maps_that_loops_do_not_know_are_left_to_torch() -> None:
-    class Doubled(activations.Sigmoid):  # what a subclass declares is its own
-        def forward(self, u: Tensor) -> Tensor:
-            return 2 * super().forward(u)
-
-    for activation in (Doubled(), activations.Sign(), activations.PReLU([0.1, 0.2])):
+    for base in (activations.ReLU, activations.Sigmoid):  # what a subclass declares is its own
+        doubled = type("Doubled", (base,), {"forward": lambda _, u: 2 * u})()
+        assert loops.loop_map(doubled) is None and ramp(doubled) is None
+    for activation in (activations.Sign(), activations.PReLU([0.1, 0.2])):
         assert loops.loop_map(activation) is None
+    for bent in (activations.Tanh(), Bounded(activations.Tanh(), 0.0, 1.0)):
+        assert ramp(bent) is None
+        problem = states(bent, torch.float64)
+        assert "straight pieces" in str(CompiledNewton().obstacle(problem))
+    wide = Link(joint(activations.Identity()), torch.ones(2, 40), torch.ones(40), torch.ones(3, 40))
+    problem = StateFit(joint(activations.ReLU()), torch.ones(3, 2), (wide,))
+    assert "at most 32 columns of all links, not 40" in str(CompiledNewton().obstacle(problem))
 
 
 def test_without_numba_or_a_place_for_its_code_torch_serves(
@@ -135,32 +142,18 @@ def test_files_of_an_earlier_version_are_compiled_anew(
     again = compiled(filled.py_func)
     assert again(9) == 16 and again.stats.cache_hits  # the good one is kept
 
-    problem = outputs(torch.float64)[0]
-    expected = solve(problem, "compiled-simplex").objective
-    for _ in range(2):
-        loop = compiled(simplex_rows.simplex_rows.py_func)
-        monkeypatch.setattr(simplex_rows, "simplex_rows", loop)
-        assert solve(problem, "compiled-simplex").objective == expected
-        for index in tmp_path.rglob("*.nbi"):
-            index.write_bytes(gone)
-
-
-@pytest.mark.parametrize("activation", RAMPS, ids=repr)
-def test_newton_steps_reach_what_the_dual_does(activation: Any) -> None:
-    problem = states(activation, torch.float64)
-    ours, dual = solve(problem, "compiled-newton"), solve(problem, "dual")
-    assert ours.residual <= 1e-8
-    assert torch.allclose(ours.value, dual.value, atol=1e-6)
-
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("activation", RAMPS, ids=repr)
-def test_descent_reaches_what_the_dual_does_from_any_start(
+def test_newton_steps_and_descent_reach_what_the_dual_does_from_any_start(
     activation: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(solvers, "_SLOW", math.inf)
     problem = states(activation, dtype)
-    dual = solve(states(activation, torch.float64), "dual").value.to(dtype)
+    exact = states(activation, torch.float64)
+    expected, newton = solve(exact, "dual").value, solve(exact, "compiled-newton")
+    assert newton.residual <= 1e-8 and torch.allclose(newton.value, expected, atol=1e-6)
+    dual = expected.to(dtype)
     for start in (None, dual, activation.forward(-3 * problem.pre_activation)):
         ours = CompiledDescent().solve(problem, start)
         assert ours.solver == "compiled-descent" and ours.residual <= ours.tolerance
@@ -184,16 +177,6 @@ def test_sweeps_over_sixteen_samples_at_once_reach_what_the_dual_does(activation
         assert math.isinf(sweep(*parts, 1, start.numpy().copy()))
 
 
-def test_well_conditioned_states_are_found_by_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = _wide(0.5, -1.0)
-    (link,) = whole.links
-    near = Link(link.divergence, 0.05 * link.weight, link.offset, link.target)
-    problem = StateFit(whole.divergence, whole.pre_activation, (near,))
-    monkeypatch.setattr(solvers, "_PATIENCE", 0.0)  # sample by sample none is solved
-    found = solve(problem, CompiledDescent(1e-6))
-    assert found.solver == "compiled-descent" and found.residual <= 1e-6
-
-
 def _wide(
     shift: float, spread: float, units: int = 60, dtype: torch.dtype = torch.float64
 ) -> StateFit:
@@ -205,18 +188,6 @@ def _wide(
     target = torch.randn(40, 40, generator=generator, dtype=dtype).relu()
     link = Link(joint(activations.Identity()), weight, torch.zeros(40, dtype=dtype), target)
     return StateFit(joint(activations.ReLU()), u, (link,))
-
-
-def test_few_positive_states_are_those_of_nonnegative_least_squares() -> None:
-    problem = _wide(-1.5, -1.0)
-    found = solve(problem)
-    assert found.solver == "compiled-descent"
-    (link,) = problem.links
-    matrix = torch.cat([torch.eye(problem.units, dtype=torch.float64), link.weight.T])
-    for n in range(problem.samples):
-        right = torch.cat([problem.pre_activation[n], link.target[n]])
-        expected = torch.from_numpy(nnls(matrix.numpy(), right.numpy())[0])
-        assert torch.allclose(found.value[n], expected, atol=1e-9)
 
 
 def test_what_descent_takes_long_for_is_left_to_the_dual(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,24 +205,6 @@ def test_bounds_of_a_fit_are_kept() -> None:
     found, dual = solve(problem, "compiled-newton"), solve(problem, "dual")
     assert float(found.value.min()) == 0.1 and float(found.value.max()) == 0.4
     assert torch.allclose(found.value, dual.value, atol=1e-6)
-
-
-def test_a_map_of_other_pieces_is_no_ramp() -> None:
-    class Doubled(activations.ReLU):  # what a subclass declares is its own
-        def forward(self, u: Tensor) -> Tensor:
-            return 2 * super().forward(u)
-
-    for activation in (Doubled(), activations.Tanh(), Bounded(activations.Tanh(), 0.0, 1.0)):
-        assert ramp(activation) is None
-        assert "straight pieces" in str(
-            CompiledNewton().obstacle(states(activation, torch.float64))
-        )
-
-
-def test_many_columns_are_left_to_others() -> None:
-    wide = Link(joint(activations.Identity()), torch.ones(2, 40), torch.ones(40), torch.ones(3, 40))
-    problem = StateFit(joint(activations.ReLU()), torch.ones(3, 2), (wide,))
-    assert "at most 32 columns of all links, not 40" in str(CompiledNewton().obstacle(problem))
 
 
 def test_threads_take_parts_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,18 +225,6 @@ def test_threads_take_parts_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> N
         assert together.objective == pytest.approx(before.objective, rel=1e-12)
 
 
-ROOT = Path(__file__).parents[3]
-SMALL = """
-import numba.core.caching as caching
-if {nowhere}:
-    caching.CacheImpl._locator_classes.clear()
-from tests.solvers.compiled.test_loops import below_one_link
-from liftednet.solvers import solve
-fits = [below_one_link(columns) for columns in (3, 40)]
-print(*(solve(fit, name).solver for fit in fits for name in ("auto", "dual")))
-"""
-
-
 def below_one_link(columns: int, dtype: torch.dtype = torch.float64, samples: int = 50) -> StateFit:
     """Return a fit below one link, which a compiled loop would serve."""
     source = torch.Generator().manual_seed(columns)
@@ -293,23 +234,11 @@ def below_one_link(columns: int, dtype: torch.dtype = torch.float64, samples: in
     return StateFit(relu, u, (Link(relu, w, torch.zeros(columns, dtype=dtype), t),))
 
 
-@pytest.mark.parametrize("nowhere", [False, True])
-def test_small_problems_wait_for_no_compiler(nowhere: bool, tmp_path: Path) -> None:
-    """Nor where Numba finds no place to keep anything, which it says by a RuntimeError."""
-    environment = {"NUMBA_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1", "PATH": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", SMALL.format(nowhere=nowhere)],
-        cwd=ROOT, env=environment, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["dual", "dual", "proximal", "dual"]
-    assert not list(tmp_path.rglob("*.nbi"))  # nothing has been compiled
-
-
 def test_large_problems_are_worth_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "WORTH_COMPILING", 1 << 20)
     monkeypatch.setattr(solvers, "at_hand", lambda *_, **__: False)
-    assert not choose(below_one_link(3)).name.startswith("compiled")
+    small = [below_one_link(columns) for columns in (3, 40)]
+    assert [solve(problem).solver for problem in small] == ["dual", "proximal"]
     assert choose(below_one_link(3, samples=1 << 18)).name == "compiled-newton"
     assert choose(below_one_link(40, samples=1 << 18)).name == "compiled-descent"
 
@@ -372,3 +301,15 @@ def test_what_is_at_hand_is_known_before_a_problem_is_there() -> None:
 def test_without_a_place_to_keep_them_loops_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
     assert compiled(filled.py_func)(9) == 16
+
+
+def test_few_positive_states_are_those_of_nonnegative_least_squares() -> None:
+    problem = _wide(-1.5, -1.0)
+    found = solve(problem)
+    assert found.solver == "compiled-descent"
+    (link,) = problem.links
+    matrix = torch.cat([torch.eye(problem.units, dtype=torch.float64), link.weight.T])
+    for n in range(problem.samples):
+        right = torch.cat([problem.pre_activation[n], link.target[n]])
+        expected = torch.from_numpy(nnls(matrix.numpy(), right.numpy())[0])
+        assert torch.allclose(found.value[n], expected, atol=1e-9)

@@ -106,38 +106,6 @@ def test_each_part_is_the_gradient_of_one_copy(
         assert torch.allclose(found, flat(list(grads)), atol=1e-12)
 
 
-def test_norms_are_those_of_the_parts_and_float32_sums_to_1e_6() -> None:
-    torch.manual_seed(1)
-    model = SequenceModel(CellRecurrence(nn.RNNCell(3, 5)), 5, 2)
-    x, y = torch.randn(8, 20, 3), torch.randn(8, 20, 2)
-    closure = closure_of(model, x, y, False)
-    cell = cell_of(model)
-    parts = parts_of(cell, closure)
-    wanted = torch.stack([part.norm() for part in parts])
-    assert torch.allclose(temporal_norms(cell, closure), wanted)
-    closure()
-    gradient = flat([p.grad for p in cell.parameters() if p.grad is not None])
-    assert torch.allclose(torch.stack(parts).sum(0), gradient, atol=1e-6)
-
-
-def test_the_model_is_as_before_even_after_an_error() -> None:
-    model, x, _ = problem(CELLS[0], 3)
-    cell = cell_of(model)
-    before = dict(cell.named_parameters())
-
-    def broken() -> Tensor:
-        model(x)
-        model(x[:, :, :2])
-        raise AssertionError("not reached")
-
-    with pytest.raises(RuntimeError):
-        temporal_norms(cell, broken)
-    after = dict(cell.named_parameters())
-    assert all(after[name] is before[name] for name in before)
-    model(x)[0].sum().backward()
-    assert all(p.grad is not None for p in cell.parameters())
-
-
 @given(steps=st.integers(1, 8), seed=st.integers(0, 50))
 @settings(max_examples=15, deadline=None)
 def test_step_follows_the_printed_formulas(steps: int, seed: int) -> None:
@@ -163,13 +131,6 @@ def test_step_follows_the_printed_formulas(steps: int, seed: int) -> None:
         ).step(closure)
         after = flat([p.detach() for p in cell.parameters()])
         assert torch.allclose(after, before - rate * direction, atol=1e-9)
-
-
-@given(count=st.integers(1, 50), seed=st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
-def test_simplex_weights_lie_in_the_simplex(count: int, seed: int) -> None:
-    weights = simplex_weights(count, torch.Generator().manual_seed(seed))
-    assert bool((weights > 0).all()) and math.isclose(float(weights.sum()), 1, rel_tol=1e-5)
 
 
 def test_simplex_weights_are_uniform() -> None:
@@ -205,17 +166,10 @@ def test_bad_input_is_refused_before_any_weight_changes() -> None:
 
 def test_a_recurrence_that_takes_a_sequence_in_one_call_is_refused() -> None:
     recurrence = nn.RNN(3, 4)
-    before = [parameter.clone() for parameter in recurrence.parameters()]
+    before = flat([parameter.detach().clone() for parameter in recurrence.parameters()])
     descent = TemporalSimplexDescent(
         recurrence.parameters(), recurrence, 0.1, threshold=1.0, generator=torch.Generator()
     )
-
-    def closure() -> Tensor:
-        loss: Tensor = recurrence(torch.ones(6, 2, 3))[0].square().sum()
-        loss.backward()
-        return loss
-
     with pytest.raises(DataError, match=r"RNN once.*RNNCell"):
-        descent.step(closure)
-    for old, parameter in zip(before, recurrence.parameters(), strict=True):
-        torch.testing.assert_close(parameter.detach(), old.detach(), rtol=0, atol=0)
+        descent.step(lambda: recurrence(torch.ones(6, 2, 3))[0].square().sum())
+    assert torch.equal(before, flat([p.detach() for p in recurrence.parameters()]))

@@ -19,7 +19,7 @@ from liftednet.problems import Link, StateFit
 from liftednet.solution import Status
 from liftednet.solvers import choice, choose, solve
 from liftednet.solvers.kernels import states
-from liftednet.solvers.kernels.states import FusedStates, StateBlocks, programs, state_blocks
+from liftednet.solvers.kernels.states import FusedStates, StateBlocks
 
 SMALL = StateBlocks(16, depth=16, columns=16)
 FEW_TOLERANCE = 2e-5
@@ -88,13 +88,26 @@ def test_activations_of_straight_pieces_below_every_link(
     torch.testing.assert_close(solution.value.double(), exact(problem), atol=5e-5, rtol=5e-5)
 
 
-def test_curved_activations_are_left_to_torch(generator: torch.Generator) -> None:
-    problem = fit(4, 3, 2, generator)
+def test_what_the_kernel_does_not_take_is_left_to_torch(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, curved = fit(4, 3, 2, generator), tight(activations.Sigmoid())
     (link,) = problem.links
-    curved = tight(activations.Sigmoid())
-    assert "prox of Sigmoid" in (FusedStates().obstacle(replace(problem, divergence=curved)) or "")
-    above = replace(problem, links=(replace(link, divergence=curved),))
-    assert "link to Sigmoid" in (FusedStates().obstacle(above) or "")
+    above = (replace(link, divergence=curved),)
+    double = replace(
+        problem, pre_activation=problem.pre_activation.double(), links=(link.double(),)
+    )
+    for other, words in (
+        (replace(problem, divergence=curved), "prox of Sigmoid"),
+        (replace(problem, links=above), "link to Sigmoid"),
+        (double, "float32 alone"),
+        (fit(2, 3, 257, generator), "at most 256 columns each"),
+    ):
+        with pytest.raises(DeclarationError, match=words):
+            solve(other, "fused-states")
+    assert not choose(problem).name.startswith("fused")  # nor is the interpreter by itself
+    monkeypatch.delenv("TRITON_INTERPRET")
+    assert "on a GPU" in (FusedStates().obstacle(problem) or "")
 
 
 def test_data_that_are_not_contiguous(generator: torch.Generator) -> None:
@@ -116,65 +129,11 @@ def test_data_that_are_not_contiguous(generator: torch.Generator) -> None:
     )
 
 
-def test_the_data_and_the_start_stay_as_they_are(generator: torch.Generator) -> None:
-    problem = fit(5, 4, 3, generator)
-    start = torch.rand(5, 4, generator=generator)
-    before = start.clone(), problem.pre_activation.clone(), problem.links[0].weight.clone()
-    solve(problem, FusedStates(blocks=SMALL), start)
-    after = start, problem.pre_activation, problem.links[0].weight
-    for one, other in zip(before, after, strict=True):
-        assert one.equal(other)
-
-
-def test_every_tile_ends_by_itself(generator: torch.Generator) -> None:
-    problem = fit(32, 8, 4, generator)
-    easy = exact(problem).float()
-    start = torch.where(torch.arange(32)[:, None] < 16, easy, 10.0)
-    _, steps = FusedStates(blocks=SMALL).states(problem, start)
-    assert steps[0] < steps[1]
-
-
 def test_the_limit_of_steps_is_kept_and_said(generator: torch.Generator) -> None:
     problem = fit(20, 30, 25, generator)
     solution = solve(problem, FusedStates(max_iterations=3, blocks=SMALL))
     assert solution.iterations == 3
     assert solution.status is Status.ITERATION_LIMIT
-
-
-def test_links_that_are_zero_leave_the_forward_map(generator: torch.Generator) -> None:
-    problem = fit(6, 5, 3, generator)
-    (link,) = problem.links
-    flat = replace(problem, links=(replace(link, weight=torch.zeros_like(link.weight)),))
-    value = solve(flat, FusedStates(blocks=SMALL)).value
-    torch.testing.assert_close(value, problem.pre_activation.clamp(min=0), atol=1e-4, rtol=1e-4)
-
-
-def test_float64_is_left_to_torch(generator: torch.Generator) -> None:
-    problem = fit(4, 3, 2, generator)
-    double = replace(
-        problem,
-        pre_activation=problem.pre_activation.double(),
-        links=tuple(link.double() for link in problem.links),
-    )
-    assert "float32 alone" in (FusedStates().obstacle(double) or "")
-    with pytest.raises(DeclarationError, match="float32 alone"):
-        solve(double, "fused-states")
-
-
-def test_a_link_that_is_too_wide_is_left_to_torch(generator: torch.Generator) -> None:
-    problem = fit(2, 3, 257, generator)
-    assert "at most 256 columns each" in (FusedStates().obstacle(problem) or "")
-
-
-def test_the_interpreter_is_not_chosen_by_itself(generator: torch.Generator) -> None:
-    assert not choose(fit(4, 3, 2, generator)).name.startswith("fused")
-
-
-def test_without_the_interpreter_the_processor_is_refused(
-    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("TRITON_INTERPRET")
-    assert "on a GPU" in (FusedStates().obstacle(fit(4, 3, 2, generator)) or "")
 
 
 def test_without_triton_torch_serves_and_nothing_warns(
@@ -284,31 +243,3 @@ def test_rows_of_a_state_fit_are_found_by_64_bits(
     FusedStates(max_iterations=1, blocks=SMALL).states(replace(problem, links=(full,)))
     assert len(offsets.types) == 3
     assert set.union(*offsets.types.values()) == {"int64"}
-
-
-@pytest.mark.parametrize("columns", [(1,), (10,), (20, 5), (33,), (64, 64), (100, 10), (256, 200)])
-def test_no_width_splits_a_tile_in_two_ways(columns: tuple[int, ...]) -> None:
-    blocks = state_blocks(columns)
-    widths = [blocks.width(number) for number in columns]
-    assert all(width >= number for width, number in zip(widths, columns, strict=True))
-    by_rows = blocks.rows >= max(*widths, blocks.columns)
-    assert by_rows or blocks.rows < min(*widths, blocks.columns)
-    assert not by_rows or blocks.rows == 16 * blocks.warps
-    assert blocks.padded(17) % blocks.columns == blocks.padded(17) % blocks.depth == 0
-
-
-class Card:
-    """Stands for a GPU's properties."""
-
-    multi_processor_count = 132
-    L2_cache_size = 50 * 2**20
-
-
-@pytest.mark.parametrize("units", [20, 300, 5_000])
-def test_scratches_stay_in_the_cache(units: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Card)
-    blocks = state_blocks([10])
-    scratch = 4 * blocks.scratch(units)
-    count = programs(torch.device("cuda"), blocks.programs, scratch)
-    assert count % 132 == 0 and 132 <= count <= 132 * blocks.programs
-    assert count == 132 or 3 * count * scratch <= 4 * Card.L2_cache_size
