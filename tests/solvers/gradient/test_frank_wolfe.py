@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -52,7 +52,6 @@ def norm(tensors: list[Tensor], p: float) -> float:
     joint=st.booleans(),
     seed=st.integers(0, 100),
 )
-@settings(max_examples=40, deadline=None)
 def test_outer_step_is_the_published_algorithm(
     p: float, inner_steps: int, joint: bool, seed: int
 ) -> None:
@@ -175,7 +174,6 @@ def inner(a: list[Tensor], b: list[Tensor]) -> float:
     seed=st.integers(0, 10_000),
     scale=st.sampled_from([1e-30, 1e-3, 1.0, 1e25]),
 )
-@settings(max_examples=100, deadline=None)
 def test_minimizer_is_in_the_ball_and_tight_in_hoelders_inequality(
     p: float, seed: int, scale: float
 ) -> None:
