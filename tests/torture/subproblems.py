@@ -42,6 +42,7 @@ from liftednet.problems import (
 from liftednet.problems.priors import BoxedStates
 from liftednet.solution import Status
 from liftednet.solvers import Reference, solve
+from tests.torture import statements
 from tests.torture.report import Finding
 
 ACTIVATIONS: dict[str, Any] = {
@@ -78,16 +79,23 @@ class Drawn:
     def judge(self, value: Any) -> tuple[float, float, float]:
         """Return the objective at a value, the least that CVXPY finds, and the size of both.
 
-        NaN where CVXPY is sure of nothing, but for states over time, which SciPy may bring lower.
+        What CVXPY may be off by itself counts for the least; NaN where it is sure of nothing,
+        but for states over time, which SciPy may then bring lower.
         """
         found, rest = (_exact(self.problem, x) for x in (value, self.rest))
-        try:
-            other = Reference().solve(self.problem)
-            sure = other.status is Status.SOLVED or _within(self.problem, other.value)
-            least = other.objective if sure else math.nan
-        except (DeclarationError, SolverError):  # no formula of cones, or none that it is sure of
-            over_time = isinstance(self.problem, StatesOverTime)
-            least = min(found, _descended(self.problem)) if over_time else math.nan
+        judged = statements.least(self.problem)
+        if judged is not None:
+            least = judged[0] + math.copysign(
+                min(judged[1], abs(found - judged[0])), found - judged[0]
+            )
+        else:  # no formula of cones, or none that CLARABEL is sure of
+            try:
+                other = Reference().solve(self.problem)
+                sure = other.status is Status.SOLVED or _within(self.problem, other.value)
+                least = other.objective if sure else math.nan
+            except (DeclarationError, SolverError):
+                over_time = isinstance(self.problem, StatesOverTime)
+                least = min(found, _descended(self.problem)) if over_time else math.nan
         return found, least, abs(least) + (abs(rest) if math.isfinite(rest) else 0)
 
 
