@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from liftednet import LiftedRegressor, Network, certify, to_torch
 from liftednet.activations import ELU, LeakyReLU, ReLU, Sigmoid, Softplus, Tanh
@@ -18,12 +18,11 @@ from liftednet.errors import DataError, FitWarning, NotFittedError
 from liftednet.layers import concatenate, convolution, dense
 from liftednet.losses import CrossEntropy, SquaredError
 from liftednet.models import Lifted, LiftedMLP, Minibatch
-from liftednet.penalties import Nonnegative
 from liftednet.problems import Weights
 
 X = torch.rand(240, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1, 10, 100.0])
 Y = (X[:, :1] * X[:, 1:2]).sqrt() - X[:, 2:] / 50
-BRIEF = Minibatch(epochs=30)
+BRIEF = Minibatch(epochs=3)
 
 
 def derivatives(function, samples=200, inputs=3):
@@ -65,9 +64,10 @@ def bends_of(function, inputs, size=100.0):
 
 
 @pytest.mark.parametrize(
-    "activation", [ReLU(), LeakyReLU(0.3), ELU(), Softplus(), Sigmoid(), Tanh()], ids=repr
+    ("activation", "standardize"),
+    [(ReLU(), True), (LeakyReLU(0.3), False), (ELU(), True), (Sigmoid(), False)],
+    ids=repr,
 )
-@pytest.mark.parametrize("standardize", [True, False])
 def test_a_model_and_its_export_have_one_sound_certificate(activation, standardize):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
@@ -131,19 +131,6 @@ def test_a_network_within_limits_has_a_sound_certificate(kind, standardize):
     assert facts.increasing == ((0, 1, 2) if kind in ("bounds", "order") else ())
 
 
-def test_what_is_cut_from_below_stays_convex():
-    below = [Linear([-2.0, 0, 0], upper=60), Linear([0.0, 1, 0], lower=20)]
-    for within in (below, [*below, Bounds(upper=[99.0, 99.0, 99.0])]):
-        network = Network()
-        z = network.state(ReLU(), dense(network.input(3), 8))
-        network.loss(SquaredError(), dense(z, 3, penalty=Nonnegative()), within=within)
-        model = Lifted(network, method=BRIEF, dtype=torch.float64)
-        model.fit(X, torch.cat([Y, -Y, Y.square()], 1))
-        facts = certify(model)
-        require_sound(facts, to_torch(model))
-        assert facts.convex.all() == (within is below) and not facts.concave.any()
-
-
 def test_limits_that_move_with_inputs_are_not_certified():
     total = Linear([1.0], upper=0.0, inputs=[1.0, 0, 0])
     model = LiftedMLP((3, 4, 1), loss=SquaredError(), method=BRIEF, within=[total]).fit(X, Y)
@@ -153,13 +140,6 @@ def test_limits_that_move_with_inputs_are_not_certified():
 
 def test_bounds_are_tight_where_they_can_be():
     torch.manual_seed(0)  # of torch's own starts
-    network: Any = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
-    matrix = (network[1].weight @ network[0].weight).detach()
-    facts = certify(network)
-    assert torch.allclose(facts.lowest, matrix) and torch.allclose(facts.highest, matrix)
-    assert bool((facts.lowest <= matrix).all() and (facts.highest >= matrix).all())
-    assert facts.lipschitz == pytest.approx(float(torch.linalg.matrix_norm(matrix, 2)))
-    assert facts.convex.all() and facts.concave.all()
     positive: Any = nn.Sequential(nn.Linear(3, 9), nn.ReLU(), nn.Linear(9, 1)).double()
     with torch.no_grad():
         for layer in (positive[0], positive[2]):
@@ -194,17 +174,6 @@ def test_nothing_is_claimed_of_what_is_not_known():
     assert "not bounded" in str(facts)
 
 
-@pytest.mark.parametrize("middle", [nn.GELU(), nn.ELU(2.5), nn.Hardswish()], ids=repr)
-def test_networks_of_steep_maps_are_certified_soundly(middle):
-    torch.manual_seed(0)  # of torch's own starts
-    network: Any = nn.Sequential(
-        nn.Linear(3, 5), middle, nn.Linear(5, 4), middle, nn.Linear(4, 2)
-    ).double()
-    facts = certify(network.eval())
-    assert facts.lipschitz < torch.inf
-    require_sound(facts, network)
-
-
 def test_graphs_with_sums_convolutions_and_two_losses():
     network = Network()
     image = network.input(1, 4, 4)
@@ -225,8 +194,9 @@ def test_graphs_with_sums_convolutions_and_two_losses():
     assert facts.lipschitz < torch.inf and facts.lowest.shape == (4, 16)
 
 
-@pytest.mark.parametrize("activation", [Softplus(), ReLU()], ids=repr)
-@pytest.mark.parametrize("directions", [None, [1, 0, 0, -1]])
+@pytest.mark.parametrize(
+    ("activation", "directions"), [(Softplus(), None), (ReLU(), [1, 0, 0, -1])], ids=repr
+)
 def test_signs_of_weights_make_outputs_bend_in_single_inputs(activation, directions):
     """Any weights with these signs; of free inputs some outputs bend in both ways."""
     model = LiftedMLP((4, 21, 14, 2), activation, SquaredError(), convex=[1, -1, 0, 1],
@@ -256,32 +226,6 @@ def test_signs_of_weights_make_outputs_bend_in_single_inputs(activation, directi
     require_sound(again, to_torch(model), inputs=4)
 
 
-def test_one_layer_bends_in_an_input_as_the_units_do_that_see_it():
-    for seed in range(6):
-        draw = torch.Generator().manual_seed(seed)
-        first, last = torch.randn(5, 6, generator=draw), torch.randn(6, 1, generator=draw)
-        first = first * (torch.rand(5, 6, generator=draw) < 0.3)
-        network: Any = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 1)).double()
-        with torch.no_grad():
-            network[0].weight.copy_(first.T)
-            network[2].weight.copy_(last.T)
-        facts = certify(network)
-        bends = (first != 0).float() @ torch.cat([last < 0, last > 0], 1).float()
-        assert facts.convex_in[0].equal(bends[:, 0] == 0)
-        assert facts.concave_in[0].equal(bends[:, 1] == 0)
-        require_sound(facts, network, inputs=5)
-        assert 0 < int(facts.convex_in.sum()) + int(facts.concave_in.sum()) < 10
-
-
-def test_the_table_names_what_is_certain():
-    network: Any = nn.Sequential(nn.Linear(2, 2, bias=False))
-    with torch.no_grad():
-        network[0].weight.copy_(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]))
-    facts = certify(network)
-    for part in ("output 0 is nondecreasing in 2 of 2 inputs: 0, 1", "at most 1", "convex"):
-        assert part in str(facts)
-
-
 def test_what_cannot_be_certified_is_refused():
     with pytest.raises(DataError, match="fitted model"):
         certify("model")
@@ -289,26 +233,6 @@ def test_what_cannot_be_certified_is_refused():
         certify(nn.Sequential(nn.Conv1d(1, 2, 3)))
     with pytest.raises(NotFittedError):
         certify(LiftedMLP((3, 2, 1)))
-
-
-def test_a_product_that_is_added_is_affine_where_a_factor_stands_still() -> None:
-    class Added(nn.Module):
-        def __init__(self, kind: str) -> None:
-            super().__init__()
-            self.layer, self.kind = nn.Linear(3, 3), kind
-            self.register_buffer("two", torch.tensor(2.0))
-
-        def forward(self, x: Tensor) -> Tensor:
-            u = self.layer(x)
-            factors = {"still": self.two, "moves": u, "float32": torch.full_like(x, 2.0)}
-            return torch.addcmul(u, x, factors[self.kind], value=0.5)
-
-    for kind in ("still", "float32"):
-        network = Added(kind)
-        matrix = network.layer.weight.detach().double() + torch.eye(3)
-        largest = float(torch.linalg.matrix_norm(matrix, 2))
-        assert certify(network, torch.randn(2, 3)).lipschitz == pytest.approx(largest, rel=1e-6)
-    assert certify(Added("moves"), torch.randn(2, 3)).lipschitz == math.inf
 
 
 def test_a_normalization_is_certified_where_its_statistics_are_given() -> None:

@@ -52,7 +52,7 @@ def test_values_of_a_relu_network_are_nearly_those_of_its_triangles():
 
 
 @pytest.mark.parametrize(
-    "activation", [nn.ReLU, nn.Tanh, nn.GELU, nn.ELU, nn.Hardtanh, lambda: nn.Softplus(2.0, 40.0)]
+    "activation", [nn.ReLU, nn.GELU, nn.Hardtanh, lambda: nn.Softplus(2.0, 40.0)]
 )
 def test_bounds_hold_on_a_box_and_are_closer_than_everywhere(activation):
     made, box = network(activation), ([-0.3, 0.1], [0.2, 0.5])

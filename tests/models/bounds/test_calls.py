@@ -89,6 +89,7 @@ WRITES = {
     "detach": (lambda h: h.detach()[:, 2:].neg_(), [1.0, 1, -1, -1], [1.0, 1, -1, -1]),
     "transposed": (lambda h: h.t()[1].mul_(3), [1.0, 3, 1, 1], [1.0, 3, 1, 1]),
     "view": (lambda h: h.view(-1, 2, 2)[:, 1].clamp_(-1, 1), [1.0, 1, 0, 0], [1.0] * 4),
+    "set": (lambda h: setattr(h, "data", -h), [-1.0] * 4, [-1.0] * 4),
     "item": (lambda h: h.__setitem__((slice(None), 0), 7.0), [0.0, 1, 1, 1], [0.0, 1, 1, 1]),
 }
 
@@ -104,14 +105,6 @@ def test_a_write_through_a_view_is_seen_without_an_example(name):
     torch.testing.assert_close(claim.lowest, ends[0].double())
     torch.testing.assert_close(claim.highest, ends[1].double())
     assert not claim.unknown
-
-
-def test_a_tensor_set_as_data_is_the_tensor():
-    def other(h):
-        h.data = -h
-
-    network = Step(changed(other))
-    torch.testing.assert_close(certify(network).lowest, -network.layer.weight.detach())
 
 
 def test_hooks_are_part_of_the_network():
@@ -174,10 +167,9 @@ def test_a_network_that_cannot_run_is_refused():
         certify(Step(lambda h: h.sum()))
 
 
-@pytest.mark.parametrize("first", range(0, 100, 50))
-def test_no_certificate_of_a_drawn_module_is_false(first):
-    said = [verdict(seed) for seed in range(first, first + 50)]
-    assert not [(first + n, reason) for n, (_, reason) in enumerate(said) if reason]
+def test_no_certificate_of_a_drawn_module_is_false():
+    said = [verdict(seed) for seed in range(50)]
+    assert not [(seed, reason) for seed, (_, reason) in enumerate(said) if reason]
     assert sum(known for known, _ in said) >= 10
 
 
@@ -232,18 +224,16 @@ KNOWN = {
     "over": lambda h: h / MATRIX[0] + h.view(-1, 2, 2).sum(2).repeat(1, 2),
     "frozen": lambda h: functional.batch_norm(h, MATRIX[0], MATRIX[3].abs(), MATRIX[1], MATRIX[2]),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", KNOWN)
-def test_calls_on_the_list_are_known(name):
-    claim = certify(Step(KNOWN[name]))  # which tries it
-    assert not claim.unknown and claim.lipschitz < math.inf
-
-
 LINEAR = ("cumsum", "left", "addmm", "rsub", "baddbmm", "conv1d", "groups", "conv3d", "transposed",
           "avg", "adaptive", "nearest", "bilinear", "reflect", "replicate", "constant", "shuffle",
           "whole", "mask", "scatter", "index_put", "frozen", "copy", "written", "sub", "alpha",
           "mean", "where", "bmm", "total", "padded", "strided", "addcmul_", "over")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in KNOWN if name not in LINEAR])
+def test_calls_that_bend_are_known(name):
+    claim = certify(Step(KNOWN[name]))  # which tries it
+    assert not claim.unknown and claim.lipschitz < math.inf
 
 
 @pytest.mark.parametrize("name", LINEAR)

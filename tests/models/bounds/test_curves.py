@@ -78,18 +78,6 @@ def test_a_map_is_called_convex_where_its_middles_are(module) -> None:
     assert float(facts.lowest) <= float(slope.min()) and facts.lipschitz < math.inf
 
 
-def test_waves_are_known_on_half_of_one() -> None:
-    class Wave(nn.Module):
-        def forward(self, x):
-            return x.sin() + x.cos()
-
-    wave, example = Wave(), torch.zeros(2, 1).double()
-    assert certify(wave, example).lipschitz == pytest.approx(2.0)
-    inside = certify(wave, example, box=(0.1, 1.0))
-    slopes = np.cos([1.0, 0.1]) - np.sin([0.1, 1.0])[::-1]
-    np.testing.assert_allclose([float(inside.lowest), float(inside.highest)], slopes, rtol=1e-9)
-
-
 @pytest.mark.parametrize("name", EVERY)
 def test_knots_and_signs_tell_how_a_curve_bends(name):
     """By second differences between knots, where the table says convex, concave, or linear."""

@@ -10,7 +10,7 @@ import torch
 
 from liftednet.errors import DeclarationError
 from liftednet.models.bounds import curves, intervals
-from liftednet.models.bounds.intervals import OTHER, Units, steepest
+from liftednet.models.bounds.intervals import Units, steepest
 
 INF = math.inf
 
@@ -74,32 +74,6 @@ def test_a_matrix_is_as_steep_as_the_least_of_three_bounds_says():
     same(table.span(both)[1], vector(8.0, 2.5))
 
 
-def test_sums_add_ends_by_the_signs_of_their_factors():
-    table, x = made((-1.0, 2.0), (0.5, 3.0), (-4.0, 0.0))
-    below = torch.stack([x[[0, 1]], x[[1, 2]]], 1)
-    found = table.sums(below, matrix([2.0, -3.0], [-1.0, 4.0]), vector(1.0, -2.0), zeros(2))
-    wanted = matrix([2.0, -3.0, 0.0], [0.0, -1.0, 4.0])
-    same(table.low[found, :-1], wanted)
-    same(table.high[found, :-1], wanted)
-    same(table.span(found)[0], vector(-2 - 9 + 1.0, -3 - 16 - 2.0))
-    same(table.span(found)[1], vector(4 - 1.5 + 1.0, -0.5 - 2.0))
-    assert near(table.joint(found), 2.0 + 4.0)  # the largest factor of each place
-    loose = table.sums(x[:1, None], matrix([1.0]), vector(0.0), vector(0.25))
-    same(torch.stack(table.span(loose)), matrix([-1.25], [2.25]))
-    endless = table.sums(x[:1, None], matrix([1.0]), vector(INF), zeros(1))
-    assert [float(end) for end in table.span(endless)] == [-INF, INF]
-    assert not table.convex[endless, -1] and not table.concave[endless, -1]
-
-
-def test_a_product_has_the_slopes_and_values_of_its_corners():
-    table, x = made((-1.0, 2.0), (0.5, 3.0))
-    found = table.product(x[:1], x[1:])
-    same(table.low[found], matrix([0.5, -1.0, -3.0]))
-    same(table.high[found], matrix([3.0, 2.0, 6.0]))
-    assert near(table.joint(found), 3.0 + 2.0)
-    assert not table.convex[found, -1] and not table.concave[found, -1]
-
-
 def test_shares_move_by_a_quarter_of_what_raises_and_lowers_them():
     table, x = made((-1.0, 1.0), (-1.0, 1.0))
     a = matrix([2.0, -1.0, 0.5], [0.0, 3.0, -4.0])
@@ -125,19 +99,6 @@ def test_shares_move_by_a_quarter_of_what_raises_and_lowers_them():
     lone = table.softmax(x[:1, None])[0]
     assert table.joint(lone) == 0 and table.low[lone].equal(matrix([0.0, 0.0, 1.0]))
     assert table.high[lone].equal(matrix([0.0, 0.0, 1.0]))
-
-
-def test_the_largest_has_the_ends_of_all():
-    table, x = made((-1.0, 2.0), (0.5, 3.0))
-    turned = table.affine(x[None], matrix([1.0, 0.0], [0.0, -2.0]))
-    found, soft = table.largest(turned), table.largest(turned, 0.7)
-    same(table.low[found], matrix([0.0, -2.0, -1.0]))
-    same(table.high[found], matrix([1.0, 0.0, 2.0]))
-    same(table.high[soft], matrix([1.0, 0.0, 2.7]))
-    assert near(table.joint(found), 2.0)
-    assert table.convex[found, -1] and not table.concave[found, -1]
-    concave = table.bent(x, curves.LOGSIGMOID)
-    assert not table.convex[table.largest(torch.stack([x[:1], concave[:1]], 1)), -1]
 
 
 def test_a_projection_moves_within_its_limits_and_what_they_hold_together():
@@ -209,21 +170,6 @@ def test_maps_of_units_bend_as_their_composition(name):
     assert near(table.joint(found), float(table.high[found, :-1].abs().max())) or below != LINE
 
 
-def test_convex_units_stay_so_by_the_signs_of_a_matrix():
-    table, x = made((-1.0, 2.0))
-    cup = table.bent(x, curves.EXPONENTIAL)
-    cap = table.bent(x, curves.LOGSIGMOID)
-    below = torch.stack([x, cup, cap], 1)
-    columns = matrix([1.0, -1.0, 1.0, -1.0, 1.0], [0.0, 2.0, -2.0, 0.0, 1.0],
-                     [0.0, 0.0, 0.0, 3.0, 1.0])  # fmt: skip
-    wanted = [LINE, CUP, CAP, CAP, (False, False)]
-    found = table.affine(below, columns)[0]
-    row = table.sums(below.expand(5, 3), columns.T, zeros(5), zeros(5))
-    for each in (found, row):
-        flags = zip(table.convex[each, -1].tolist(), table.concave[each, -1].tolist(), strict=True)
-        assert list(flags) == wanted
-
-
 def test_what_is_unknown_stays_so_with_its_reason():
     table, x = made((-1.0, 1.0))
     lost = torch.tensor([table.unknown("a reason")])
@@ -250,31 +196,6 @@ def test_what_is_unknown_stays_so_with_its_reason():
     assert "not finite" in table.reasons[int(table.reason[bad])]
     bad = table.sums(x[None], matrix([math.nan]), zeros(1), zeros(1))
     assert "not finite" in table.reasons[int(table.reason[bad])]
-
-
-def test_rows_of_other_samples_are_theirs_and_of_both_unknown():
-    table, x = made((-1.0, 1.0), (-1.0, 1.0))
-    fixed = table.constants(vector(3.0))
-    below = torch.stack([x, torch.tensor([OTHER, OTHER]), torch.cat([x[:1], fixed])])
-    below[2, 0] = OTHER
-    found = table.affine(below, matrix([1.0], [1.0]))[:, 0]
-    assert found[1] == OTHER == found[2] and found[0] != OTHER
-    mixed = table.affine(torch.tensor([[int(x[0]), OTHER]]), matrix([1.0], [1.0]))
-    assert "mixes samples" in table.reasons[int(table.reason[mixed])]
-    assert table.constant(fixed) and not table.constant(x)
-    assert not table.constant(torch.tensor([OTHER]))
-    assert table.values(fixed) == 3.0
-
-
-def test_constants_that_are_no_numbers_have_no_ends():
-    table, _ = made((-1.0, 1.0))
-    found = table.constants(matrix([1.5, math.nan], [INF, 1.5]))
-    assert found[0, 0] == found[1, 1] and found.shape == (2, 2)
-    assert table.convex[found, -1].tolist() == table.concave[found, -1].tolist()
-    assert table.convex[found, -1].tolist() == [[True, False], [False, True]]
-    low, high = table.span(found)
-    assert low.tolist() == [[1.5, -INF], [-INF, 1.5]] and high.tolist() == [[1.5, INF], [INF, 1.5]]
-    assert not table.low[found.flatten(), :-1].any()
 
 
 def test_the_table_grows_until_it_is_too_large(monkeypatch):
@@ -358,25 +279,3 @@ def test_no_rounding_moves_an_end_inwards():
             wanted = sum(map(pick, terms)) + exact(shift) + sign * exact(off)
             beyond = sign * (exact(table.span(found)[place]) - wanted)
             assert 0 <= beyond <= size * Fraction(1, 10**12)
-
-
-def test_infinite_ends_stay_on_the_side_where_they_are():
-    a = matrix([1.0, -1.0, 0.0], [2.0, 0.0, 3.0])
-    low, high = vector(-INF, 1.0)[:, None], vector(5.0, INF)[:, None]
-    found = intervals._products(low, high, a)
-    assert found[0][:, 0].tolist() == [-INF, pytest.approx(-5.0), pytest.approx(3.0)]
-    assert found[1][:, 0].tolist() == [INF, INF, INF]
-    one = intervals._products(vector(-2.0, 1.0)[:, None], vector(5.0, INF)[:, None], a)
-    same(one[0][:, 0], vector(0.0, -5.0, 3.0))
-    same(one[1][:, 0], vector(INF, 2.0, INF))
-    nothing = intervals._times(*vector(0.0, 0.0)[:, None], *vector(-INF, INF)[:, None])
-    assert [float(end) for end in nothing] == [0.0, 0.0]
-    half = intervals._times(*vector(0.0, 2.0)[:, None], *vector(0.0, INF)[:, None])
-    assert [float(end) for end in half] == [0.0, INF]
-    assert [float(x) for x in intervals._shifted(vector(-INF), vector(1.0), vector(2.0))] == [
-        -INF, pytest.approx(3.0)]  # fmt: skip
-    table, x = made((-INF, 5.0), (1.0, INF))
-    found = table.sums(x[None], matrix([2.0, 0.0]), zeros(1), zeros(1))
-    assert [float(end) for end in table.span(found)] == [-INF, pytest.approx(10.0)]
-    found = table.sums(x[None], matrix([0.0, -1.0]), zeros(1), zeros(1))
-    assert [float(end) for end in table.span(found)] == [-INF, pytest.approx(-1.0)]
