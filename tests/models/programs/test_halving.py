@@ -8,14 +8,13 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import linprog
 from torch import nn
 
 from liftednet import optimize, to_cvxpy
 from liftednet.errors import DeclarationError
 from liftednet.models.programs.composition import composition_of
 from liftednet.models.programs.functions import Functions, linear_in
-from liftednet.models.programs.halving import _least, halved, inside_of, kinked, lined
+from liftednet.models.programs.halving import halved, inside_of, kinked, lined
 from liftednet.models.programs.lines import Sums
 from tests.models.programs.networks import drawn
 
@@ -71,27 +70,6 @@ def test_a_line_is_below_the_cost_on_its_box_and_closes_in_on_it(activation) -> 
     assert (high - low).prod(1).sum() == pytest.approx((2 * width) ** 3 * len(centers))
     both = lined(inside, line, low, high, NONE).bound.reshape(2, -1)
     assert (both.min(0) >= found.bound - 1e-9 * np.abs(found.bound)).all()
-
-
-@pytest.mark.parametrize("rows", [1, 3, 7])
-def test_linear_programs_on_boxes_are_those_of_scipy(rows) -> None:
-    draw = np.random.default_rng(rows)
-    slopes, low = draw.normal(size=(60, 4)), draw.normal(size=(60, 4))
-    high = low + draw.uniform(0.01, 3, (60, 4))
-    matrix = draw.normal(size=(60, rows, 4))
-    most = (matrix @ ((low + high) / 2)[..., None])[..., 0] + draw.normal(size=(60, rows))
-    bound, at, prices = _least(slopes, low, high, matrix, most)
-    assert (prices >= 0).all() and (at >= low).all() and (at <= high).all()
-    kinds = set()
-    for n in range(60):
-        found = linprog(slopes[n], matrix[n], most[n], bounds=np.stack([low[n], high[n]], 1))
-        kinds.add(found.status)
-        if found.status == 2:
-            assert bound[n] == np.inf
-        else:
-            assert bound[n] <= found.fun + 1e-9
-            assert bound[n] >= found.fun - 1e-5 * (1 + abs(found.fun))
-    assert kinds == {0, 2}
 
 
 def test_functions_of_cvxpy_have_its_values_and_slopes_at_many_points() -> None:

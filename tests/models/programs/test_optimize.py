@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from liftednet import LiftedRegressor, optimize, to_cvxpy
+from liftednet import optimize, to_cvxpy
 from liftednet.errors import DataError, DeclarationError, SolverError
 from tests.models.programs.networks import drawn
 
@@ -65,24 +64,6 @@ def test_constraints_on_inputs_outputs_and_other_variables_hold() -> None:
     assert reached <= best.value + 1e-6
 
 
-def test_a_target_is_matched_and_a_ball_is_kept() -> None:
-    network = dense(3, 5, 2, seed=2)
-    x: Any = cp.Variable(3)
-    stated = to_cvxpy(network, x, box=(-1, 1))
-    wanted = at(network, [0.2, -0.1, 0.3]) + np.array([0.0, 0.5])
-    distance = cp.sum_squares(stated.output - wanted) + 0.1 * cp.sum_squares(x)
-    best = optimize(stated, cp.Minimize(distance), [cp.norm(x) <= 0.6], gap=3e-2)
-    assert best.proven and np.linalg.norm(x.value) <= 0.6 + 1e-6
-    points = RNG.normal(size=(20_000, 3))
-    points *= (
-        0.6 * RNG.uniform(size=(20_000, 1)) ** (1 / 3) / np.linalg.norm(points, axis=1)[:, None]
-    )
-    with torch.no_grad():
-        y = network(torch.from_numpy(points)).numpy()
-    values = ((y - wanted) ** 2).sum(1) + 0.1 * (points**2).sum(1)
-    assert best.bound <= best.value * (1 + 1e-9) <= values.min() * (1 + 1e-9)
-
-
 @pytest.mark.parametrize("activation", [nn.ReLU(), nn.Tanh()], ids=repr)
 def test_a_target_that_is_attained_is_proven_by_its_sign(activation) -> None:
     network = dense(5, 20, 20, 1, activation=activation, seed=4)
@@ -94,7 +75,7 @@ def test_a_target_that_is_attained_is_proven_by_its_sign(activation) -> None:
     assert at(network, x.value) == pytest.approx(at(network, [0.3] * 5), abs=1e-4)
 
 
-@pytest.mark.parametrize("activation", [nn.Tanh(), nn.GELU(), nn.Softplus()], ids=repr)
+@pytest.mark.parametrize("activation", [nn.Tanh(), nn.GELU()], ids=repr)
 def test_smooth_networks_are_refined_until_the_gap(activation) -> None:
     network = dense(2, 5, 1, activation=activation, seed=3)
     x: Any = cp.Variable(2)
@@ -106,18 +87,6 @@ def test_smooth_networks_are_refined_until_the_gap(activation) -> None:
         most = float(network(torch.from_numpy(grid)).max())
     assert most <= best.bound + 1e-9 and best.value >= most - 1e-6
     assert at(network, x.value)[0] == pytest.approx(best.value, rel=1e-9)
-
-
-def test_weights_in_float32_are_attained() -> None:
-    X = RNG.uniform(-2, 2, (300, 3)).astype(np.float32)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = LiftedRegressor((8,), max_iter=20, random_state=0).fit(X, np.abs(X).sum(1))
-    x: Any = cp.Variable(3)
-    stated = to_cvxpy(model, x, box=(-2, 2), mixed_integer=True)
-    best = optimize(stated, cp.Maximize(stated.output[0]))
-    assert best.proven
-    np.testing.assert_allclose(model.predict(x.value[None]), stated.output.value, rtol=1e-6)
 
 
 def test_a_convex_problem_has_the_bound_of_its_dual() -> None:
@@ -148,20 +117,19 @@ def test_what_cannot_be_solved_is_refused() -> None:
     free: Any = cp.Variable()
     stated = to_cvxpy(network, x, box=(-1, 1))
     y = stated.output[0]
-    with pytest.raises(SolverError, match="no input meets"):
-        optimize(stated, cp.Maximize(y), [cp.sum(x) >= 3])
-    with pytest.raises(SolverError, match="no best value"):
-        optimize(stated, cp.Maximize(y + free), [])
-    with pytest.raises(DeclarationError, match="not convex"):
-        optimize(stated, cp.Maximize(cp.square(y)))
-    with pytest.raises(DeclarationError, match=r"one number"):
-        optimize(stated, cp.Maximize(stated.output))
-    with pytest.raises(DeclarationError, match=r"must be a list"):
-        optimize(stated, cp.Maximize(y), cast(Any, cp.sum(x) <= 1))
-    with pytest.raises(DeclarationError, match=r"cp\.Minimize"):
-        optimize(stated, y)
-    with pytest.raises(DataError, match=r"to_cvxpy\(model.* returns, got Sequential"):
-        optimize(network, cp.Maximize(y))
+    best = cp.Maximize(y)
+    refused: list[tuple[Any, Any, Any, Any, str]] = [
+        (stated, best, [cp.sum(x) >= 3], SolverError, "no input meets"),
+        (stated, cp.Maximize(y + free), [], SolverError, "no best value"),
+        (stated, cp.Maximize(cp.square(y)), [], DeclarationError, "not convex"),
+        (stated, cp.Maximize(stated.output), [], DeclarationError, "one number"),
+        (stated, best, cp.sum(x) <= 1, DeclarationError, "must be a list"),
+        (stated, y, [], DeclarationError, r"cp\.Minimize"),
+        (network, best, [], DataError, r"to_cvxpy\(model.* returns, got Sequential"),
+    ]
+    for given, objective, limits, error, words in refused:
+        with pytest.raises(error, match=words):
+            optimize(given, objective, limits)
     with pytest.raises(DataError, match="x0"):
         optimize(stated, cp.Maximize(y), x0=np.zeros(3))
     with pytest.raises(DataError, match="gap"):

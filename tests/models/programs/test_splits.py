@@ -14,8 +14,7 @@ from torch import nn
 from liftednet import optimize, robustness_radius, to_cvxpy
 from liftednet.models.programs.composition import composition_of
 from liftednet.models.programs.halving import kinked
-from liftednet.models.programs.lines import Raised, Sums, Way, corner, lines_of, ranges
-from liftednet.models.programs.radius import nearest
+from liftednet.models.programs.lines import ranges
 from tests.models.programs.networks import drawn
 
 
@@ -24,31 +23,6 @@ def relu(*sizes: int, seed: int = 0) -> Any:
     for below, above in pairwise(sizes):
         parts += [nn.Linear(below, above), nn.ReLU()]
     return drawn(*parts[:-1], seed=seed)
-
-
-def test_raised_bounds_are_those_of_the_linear_relaxation() -> None:
-    composition = composition_of(relu(3, 8, 6, 1), 3)
-    low, high = -np.ones((1, 3)), np.ones((1, 3))
-    lines, _ = lines_of(composition, low, high)
-    sums = Sums.both_ways(composition.output, slice(None), 3)
-    mix = [np.repeat(line.mix[:, None], 2, 1) for line in lines]
-    raised = Raised(mix, [0 * x for x in mix], None, None)
-    first = corner(low, high)(Way(composition, lines, sums, 1).slopes,
-                              Way(composition, lines, sums, 1).values)[0]  # fmt: skip
-    raised.climb(composition, lines, sums, corner(low, high), np.ones((1, 3)), 100)
-    x: Any = cp.Variable(3, bounds=[-1, 1])
-    values: list[Any] = [x]
-    rows: list[Any] = []
-    for block, line in zip(composition.blocks, lines, strict=True):
-        u, v = block.argument.of(values), cp.Variable(len(block))
-        a, b = line.above
-        rows += [u >= line.low[0], u <= line.high[0], v >= 0, v >= u]
-        rows += [v <= cp.multiply(a[0], u) + b[0]]
-        values.append(v)
-    y = composition.output.of(values)[0]
-    wanted = [cp.Problem(cp.Minimize(sign * y), rows).solve(solver="CLARABEL") for sign in (1, -1)]
-    assert (raised.bound[0] <= np.array(wanted) + 1e-7).all()
-    assert (raised.bound[0] >= np.array(wanted) - 2e-2 * (np.array(wanted) - first[0])).all()
 
 
 def test_ranges_hold_every_value_and_steps_never_widen_them() -> None:
@@ -69,21 +43,6 @@ def test_ranges_hold_every_value_and_steps_never_widen_them() -> None:
     assert widths[1] <= widths[0]
     wanted = composition_of(network, 3).forward(points)
     np.testing.assert_allclose(composition.forward(points), wanted, atol=1e-12)
-
-
-@pytest.mark.parametrize("norm", [2, np.inf])
-def test_distances_to_half_spaces_in_a_box_are_those_of_cvxpy(norm) -> None:
-    draw = np.random.default_rng(0)
-    slopes, values = draw.normal(size=(40, 1, 5)), draw.normal(size=(40, 1)) + 1
-    low, high, center = np.zeros(5), np.ones(5), np.append(0.0, draw.uniform(0, 1, 4))
-    found, x = nearest(center, low, high, 0.9, norm)(slopes, values)
-    for n in range(40):
-        z: Any = cp.Variable(5, bounds=[low, high])
-        cost = cp.norm(z - center, "inf" if norm > 2 else 2)
-        problem = cp.Problem(cp.Minimize(cost), [slopes[n, 0] @ z + values[n, 0] <= 0])
-        wanted = min(problem.solve(solver="CLARABEL"), 0.9)
-        assert found[n, 0] <= wanted + 1e-7 and found[n, 0] >= wanted - 1e-6
-        assert ((low <= x[n]) & (x[n] <= high)).all()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from itertools import product
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import linprog
 from torch import nn
 
-from liftednet import LiftedClassifier, LiftedRegressor, Network, optimize, to_cvxpy, to_torch
+from liftednet import LiftedRegressor, Network, optimize, to_cvxpy, to_torch
 from liftednet.activations import ELU, ReLU, Softplus
 from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.layers import dense
@@ -36,30 +34,6 @@ def solved(objective, network, *constraints):
     return problem.value
 
 
-def largest_by_patterns(network, low, high) -> float:
-    """Return the largest output of two layers of ReLU over a box, by a program for each pattern."""
-    first, _, second, _, last = network
-    weights = [(x.weight.detach().double().numpy(), x.bias.detach().double().numpy())
-               for x in (first, second, last)]  # fmt: skip
-    best = -np.inf
-    inputs = weights[0][0].shape[1]
-    units = [len(b) for _, b in weights[:2]]
-    for signs in product((0, 1), repeat=sum(units)):
-        matrix, offset, rows, ends = np.eye(inputs), np.zeros(inputs), [], []
-        for (W, b), on in zip(weights[:2], np.split(np.array(signs), [units[0]]), strict=True):
-            u, c = W @ matrix, W @ offset + b
-            rows.append(np.where(on[:, None], -u, u))
-            ends.append(np.where(on, c, -c))
-            matrix, offset = on[:, None] * u, on * c
-        top = weights[2][0] @ matrix
-        found = linprog(
-            -top[0], np.concatenate(rows), np.concatenate(ends), bounds=[(low, high)] * inputs
-        )
-        if found.status == 0:
-            best = max(best, (weights[2][0] @ offset + weights[2][1]).item() - found.fun)
-    return best
-
-
 @pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning")
 def test_neither_rows_of_inputs_nor_weights_of_zero_warn() -> None:
     """CVXPY compiles sums of equal axes only, and inf * 0 is NaN."""
@@ -76,7 +50,7 @@ def test_neither_rows_of_inputs_nor_weights_of_zero_warn() -> None:
 
 @pytest.mark.parametrize("activation", [ReLU(), Softplus()], ids=repr)
 def test_cvxpy_finds_input_convex_networks_convex(activation) -> None:
-    model = Lifted(input_convex((2, 6, 5, 1), activation), method=Minibatch(epochs=20), seed=0)
+    model = Lifted(input_convex((2, 6, 5, 1), activation), method=Minibatch(epochs=3), seed=0)
     model.fit(X, Y[:, None])
     x: Any = cp.Variable(2)
     network = to_cvxpy(model, x)
@@ -107,17 +81,8 @@ def test_a_concave_network_is_concave_and_one_without_layers_affine() -> None:
     assert to_cvxpy(nn.Linear(2, 3), x).kind == "affine"
 
 
-def test_the_largest_output_is_that_of_all_activation_patterns() -> None:
-    network = drawn(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 1))
-    x: Any = cp.Variable(2, bounds=[-1, 1])
-    found = to_cvxpy(network, x)
-    assert found.kind == "mixed-integer" and found.whole <= 9
-    value = solved(cp.Maximize(found.output[0]), found)
-    assert value == pytest.approx(largest_by_patterns(network, -1, 1), rel=1e-7)
-    assert float(network.double()(torch.from_numpy(x.value))) == pytest.approx(value, rel=1e-6)
-
-
 SHAPES = {
+    "relu": nn.ReLU(),
     "leaky": nn.LeakyReLU(0.2),
     "prelu": nn.PReLU(),
     "hardtanh": nn.Hardtanh(),
@@ -174,7 +139,7 @@ def test_convolution_pooling_and_residual_sums_are_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    "activation", [nn.Tanh(), nn.Softplus(), nn.GELU(), nn.SELU(), nn.Hardswish()], ids=repr
+    "activation", [nn.Tanh(), nn.Softplus(), nn.GELU(), nn.Hardswish()], ids=repr
 )
 def test_relaxations_hold_the_network_itself(activation) -> None:
     network = drawn(nn.Linear(2, 5), activation, nn.Linear(5, 3), activation, nn.Linear(3, 2))
@@ -204,17 +169,6 @@ def test_an_estimator_takes_and_gives_units_of_the_data() -> None:
     assert value >= model.predict(X).max() * (1 - 1e-6)
     exported = to_cvxpy(to_torch(model.model_), x, box=(X.min(0), X.max(0)), mixed_integer=True)
     assert solved(cp.Maximize(exported.output[0]), exported) == pytest.approx(value, rel=1e-6)
-
-
-def test_a_classifier_gives_its_logits_for_several_samples() -> None:
-    classes = (X[:, 0] > 0).astype(int) + (X[:, 1] > 5)
-    model = LiftedClassifier((6,), max_iter=10, random_state=0).fit(X, classes)
-    x: Any = cp.Variable((2, 2))
-    found = to_cvxpy(model, x, box=(X.min(0), X.max(0)))
-    solved(cp.Maximize(found.output[0, 0] - found.output[1, 2]), found, x[0] == x[1])
-    wanted = model.model_.scores(x.value).numpy()
-    np.testing.assert_allclose(found.output.value, wanted, atol=1e-4 * np.abs(wanted).max())
-    np.testing.assert_allclose(x.value[0], x.value[1], atol=1e-7)
 
 
 def test_inputs_that_are_parameters_compile_once() -> None:
@@ -264,37 +218,34 @@ def test_what_cannot_stand_in_a_problem_is_refused() -> None:
         def forward(self, u):
             return torch.lgamma(u)
 
-    with pytest.raises(DataError, match="box="):
-        to_cvxpy(relu, x)
-    with pytest.raises(DataError, match="finite"):
-        to_cvxpy(relu, x, box=(-1, np.inf))
-    with pytest.raises(DataError, match="empty"):
-        to_cvxpy(relu, x, box=([0, 1], [1, 0]))
-    with pytest.raises(DataError, match="2 inputs"):
-        to_cvxpy(relu, cp.Variable(3), box=(-1, 1))
-    with pytest.raises(DeclarationError, match="affine"):
-        to_cvxpy(relu, cp.square(x), box=(-1, 1))
-    with pytest.raises(DeclarationError, match="softmax may be left"):
-        to_cvxpy(nn.Sequential(*relu, nn.Softmax(1)), x, box=(-1, 1))
-    with pytest.raises(DeclarationError, match="indices"):
-        to_cvxpy(Chosen(), x, box=(-1, 1))
+    own, gamma = Chosen(), nn.Sequential(relu, Gamma())
+    named = nn.Sequential(*relu, nn.Softmax(1))
+    box: Any = (-1, 1)
+    refused: list[tuple[Any, Any, Any, Any, str]] = [
+        (relu, x, None, DataError, "box="),
+        (relu, x, (-1, np.inf), DataError, "finite"),
+        (relu, x, ([0, 1], [1, 0]), DataError, "empty"),
+        (relu, cp.Variable(3), box, DataError, "2 inputs"),
+        (relu, cp.square(x), box, DeclarationError, "affine"),
+        (named, x, box, DeclarationError, "softmax may be left"),
+        (own, x, box, DeclarationError, "indices"),
+        (gamma, x, box, DeclarationError, "lgamma"),
+        (nn.RNN(1, 2), x, box, DataError, r"example=X\[:2\]"),
+        (3, x, None, DataError, "fitted model"),
+        (LiftedMLP((2, 3, 1), ELU(), SquaredError()), x, None, NotFittedError, ""),
+    ]
+    for network, inputs, given, error, words in refused:
+        with pytest.raises(error, match=words):
+            to_cvxpy(network, inputs, box=given)
     with pytest.raises(DeclarationError, match="not convex"):
         to_cvxpy(relu, x, box=(-1, 1), mixed_integer=False)
-    with pytest.raises(DeclarationError, match="lgamma"):
-        to_cvxpy(nn.Sequential(relu, Gamma()), x, box=(-1, 1))
-    with pytest.raises(DataError, match=r"example=X\[:2\]"):
-        to_cvxpy(nn.RNN(1, 2), x, box=(-1, 1))
-    with pytest.raises(DataError, match="fitted model"):
-        to_cvxpy(3, x)
-    with pytest.raises(NotFittedError):
-        to_cvxpy(LiftedMLP((2, 3, 1), ELU(), SquaredError()), x)
     assert all(p.requires_grad for p in relu.parameters())
 
 
 def test_whole_numbers_are_left_to_cvxpy() -> None:
     network = drawn(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
-    x = cp.Variable(2, integer=True)
-    stated = to_cvxpy(network, x, box=(-3, 3))
+    x = cp.Variable(2, integer=True, bounds=[-3, 3])
+    stated = to_cvxpy(network, x)
     with pytest.raises(DeclarationError, match="HIGHS"):
         optimize(stated, cp.Maximize(stated.output[0]))
     best = cp.Problem(cp.Maximize(stated.output[0]), stated.constraints).solve(solver="HIGHS")
