@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from liftednet import data, initialize_, lift
 from liftednet.errors import DataError, FitWarning
-from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
+from liftednet.losses import CrossEntropy, Loss, SquaredError
 from liftednet.models import Minibatch
 
 few = pytest.mark.filterwarnings("ignore::liftednet.errors.FitWarning")  # of few steps
@@ -137,24 +137,6 @@ def test_a_forward_pass_of_everyday_idioms_is_read_trained_and_written(name, gen
     torch.testing.assert_close(lifted.forward(x), wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("loss", [BinaryCrossEntropy(), SquaredError()], ids=type)
-def test_one_number_a_sample_is_fitted_with_or_without_its_axis(loss, generator) -> None:
-    """Both networks have the same weights, and so the same fit."""
-    x = torch.randn(500, 6, generator=generator)
-    y = (x[:, 0] > 0).float() if isinstance(loss, BinaryCrossEntropy) else x[:, 0]
-    found = []
-    for forward in (
-        lambda s, x: s.single(s.one(x).relu()).squeeze(-1),
-        lambda s, x: s.single(s.one(x).relu()),
-    ):
-        torch.manual_seed(0)
-        network = initialize_(Written(forward), x, y, loss=loss, epochs=20)
-        found.append(network(x).reshape(-1))
-    assert found[0].equal(found[1])
-    right = ((found[0] > 0) == (x[:, 0] > 0)).float().mean()
-    assert right > 0.9
-
-
 def branches(s: Any, x: Tensor) -> Any:
     """Take one of two ways by the data."""
     h = s.one(x)
@@ -220,9 +202,9 @@ def convolutional() -> nn.Module:
     )
 
 
-def dense(units: int = 64, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Module:
+def dense() -> nn.Module:
     """Return a network of dense layers."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, units), activation(), nn.Linear(units, 10))
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
 def pictures() -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -234,11 +216,11 @@ def pictures() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 @few
-@pytest.mark.parametrize("make", [convolutional, dense, lambda: dense(64, nn.Sigmoid)])
+@pytest.mark.parametrize("make", [convolutional, dense])
 def test_an_initialization_is_as_good_on_any_scale_of_the_data(make) -> None:
     """A network of x c with matrices W / c is that of x with W."""
     x, y, x_test, y_test = pictures()
-    for scale in (240, 1e4, 0.01):
+    for scale in (1e4, 0.01):
         torch.manual_seed(0)
         network = initialize_(make(), scale * x, y, loss=CrossEntropy(), epochs=5)
         assert (network(scale * x_test).argmax(1) == y_test).float().mean() > 0.94

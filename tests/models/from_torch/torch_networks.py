@@ -41,35 +41,6 @@ def vgg() -> nn.Module:
     )  # fmt: skip
 
 
-class Residual(nn.Module):
-    """The basic block of He et al., 2016."""
-
-    def __init__(self, below: int, above: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(below, above, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(above)
-        self.relu = nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(above, above, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(above)
-        self.downsample = None
-        if stride > 1 or below != above:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(below, above, 1, stride, bias=False), nn.BatchNorm2d(above)
-            )
-
-    def forward(self, x: Tensor) -> Any:
-        identity = x if self.downsample is None else self.downsample(x)
-        out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
-        out += identity
-        return self.relu(out)
-
-
-def residual() -> nn.Module:
-    """Return two residual blocks, with a projection past the first."""
-    blocks = Residual(3, 4, 2), Residual(4, 4, 1)
-    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 7))
-
-
 class Attention(nn.Module):
     """Causal attention written out."""
 
@@ -297,7 +268,6 @@ class Case:
 CASES = {
     "lenet": Case(LeNet, (1, 28, 28)),
     "vgg": Case(vgg, (3, 8, 8)),
-    "residual": Case(residual, (3, 8, 8)),
     "gpt": Case(GPT, (6,), 11),
     "lstm": Case(lambda: Sequences(num_layers=2), (7, 3)),
     "gru": Case(lambda: Sequences(nn.GRU, num_layers=2), (5, 3)),
