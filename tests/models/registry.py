@@ -118,34 +118,6 @@ def _bare_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
     return [x @ w[0].matrix, z[0] @ w[1].matrix + w[1].bias]
 
 
-def _residual() -> Network:
-    network = Network()
-    x = network.input(4)
-    h = network.state(ReLU(), dense(x, 4) + x)
-    g = network.state(ReLU(), dense(h, 4) + 0.5 * h)
-    network.loss(CrossEntropy(), dense(g, 3))
-    return network
-
-
-def _residual_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
-    first, second = x @ w[0].matrix + w[0].bias + x, z[0] @ w[1].matrix + w[1].bias + 0.5 * z[0]
-    return [first, second, z[1] @ w[2].matrix + w[2].bias]
-
-
-def _two_to_the_readout() -> Network:
-    network = Network()
-    x = network.input(4)
-    h = network.state(Sigmoid(), dense(x, 4))
-    g = network.state(Sigmoid(), dense(h, 3))
-    network.loss(CrossEntropy(), dense(concatenate(h, g), 3))
-    return network
-
-
-def _readout_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
-    first, second = x @ w[0].matrix + w[0].bias, z[0] @ w[1].matrix + w[1].bias
-    return [first, second, torch.cat([z[0], z[1]], 1) @ w[2].matrix + w[2].bias]
-
-
 def _two_losses() -> Network:
     network = Network()
     x = network.input(4)
@@ -327,9 +299,6 @@ def _turned(rows: Tensor) -> Tensor:
 GRAPHS = (
     Graph("chain", _chain, ROWS, LABELS, _chain_above, refused=_JOINT),
     Graph("without a bias", _bare, ROWS, TARGETS, _bare_above, refused=_JOINT),
-    Graph("residual", _residual, ROWS, LABELS, _residual_above, refused=_JOINT),
-    Graph("two to the readout", _two_to_the_readout, ROWS, LABELS, _readout_above,
-          refused=_JOINT),
     Graph("two losses", _two_losses, ROWS, (LABELS, TARGETS), _two_losses_above,
           refused=_JOINT),
     Graph("two inputs", _two_inputs, (ROWS, TARGETS), LABELS, _two_inputs_above,

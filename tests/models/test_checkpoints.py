@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet import activations, lift, load, penalties, save, storage
+from liftednet import activations, lift, load, penalties, save
 from liftednet.errors import DataError
 from liftednet.losses import CrossEntropy
 from liftednet.models import (
@@ -35,7 +35,7 @@ from liftednet.models import (
 from liftednet.models.results import Ending, Step
 from liftednet.storage import read_tensors, replace_file
 from tests.models.networks import labeled
-from tests.models.registry import SERVED
+from tests.models.registry import GRAPHS, SERVED
 
 X, Y = labeled(samples=60)
 SHORT = Minibatch(epochs=3, batch_size=10)
@@ -82,11 +82,14 @@ def resumed(make, fit, path, monkeypatch, writes) -> Any:
     return fit(make(), checkpoint=path, resume=True)
 
 
-# Each method once on each network: with its first coupling.
+# Each network by one method, the next by another: by each with its first coupling.
 FIRST = {(graph.name, method): (graph, x, method) for graph, x, method in SERVED[::-1]}
+RUNS = [[run for run in FIRST.values() if run[0] is graph] for graph in GRAPHS]
 
 
-@pytest.mark.parametrize(("graph", "coupling", "method"), FIRST.values(), ids=str)
+@pytest.mark.parametrize(
+    ("graph", "coupling", "method"), [each[n % len(each)] for n, each in enumerate(RUNS)], ids=str
+)
 def test_every_training_goes_on_as_if_nothing_had_happened(
     graph, coupling, method, tmp_path, monkeypatch
 ):
@@ -219,7 +222,7 @@ def test_other_data_are_refused(written):
         model.fit(loader, checkpoint=written, resume=True)
 
 
-def test_every_damaged_file_is_refused_or_whole(written, monkeypatch):
+def test_every_damaged_file_is_refused_or_whole(written):
     content = written.read_bytes()
     generator = torch.Generator().manual_seed(0)
     places = torch.randint(len(content), (60,), generator=generator).tolist()
@@ -235,11 +238,6 @@ def test_every_damaged_file_is_refused_or_whole(written, monkeypatch):
     foreign = {"format": "liftednet checkpoint", "version": "4", "run": "{}"}
     save_file({}, written, foreign)
     with pytest.raises(DataError, match="lost its checksum"):
-        model.fit(X, Y, checkpoint=written, resume=True)
-    with monkeypatch.context() as patch:
-        patch.setattr(storage, "TYPES", {torch.bfloat16: "BF16"})
-        replace_file(written, {"a": torch.zeros(2).bfloat16()}, foreign)
-    with pytest.raises(DataError, match=r"its tensor a is of torch\.bfloat16"):
         model.fit(X, Y, checkpoint=written, resume=True)
     replace_file(written, {}, foreign)
     with pytest.raises(DataError, match="cannot be used: 'identity'"):
@@ -438,12 +436,3 @@ def test_an_interrupt_in_the_middle_of_an_epoch_goes_on_there(tmp_path, monkeypa
     assert begun.trace.ending is Ending.INTERRUPTED
     again = LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y, checkpoint=path, resume=True)
     assert outcome(again) == outcome(whole)
-
-
-@pytest.mark.parametrize("method", [SHORT, FullBatch(2), GaussNewton(3)], ids=str)
-def test_what_is_told_of_a_step_may_look_at_the_model(method):
-    predicted = []
-    model = LiftedMLP((4, 8, 3), method=method)
-    model.fit(X, Y, on_step=lambda _: predicted.append(model.forward(X)))
-    assert predicted[-1].equal(model.forward(X))
-    assert not predicted[0].equal(predicted[-1])

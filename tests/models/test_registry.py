@@ -61,38 +61,30 @@ def test_the_objective_never_rises(graph, coupling, method):
 
 
 @pytest.mark.parametrize(("graph", "coupling", "method"), SERVED, ids=str)
-def test_the_objective_is_that_of_plain_torch(graph, coupling, method):
+def test_objective_forward_pass_and_predictions_are_those_of_plain_torch(graph, coupling, method):
     model = _fitted(graph, coupling, method)
     wanted = plain.objective(graph, model, coupling)
     assert model.objective() == pytest.approx(wanted, rel=1e-9)
+    answers = _each(model.forward(graph.x, lengths=graph.lengths))
+    for one, right in zip(answers, plain.outputs(graph, model), strict=True):
+        counted = _real_steps(graph, right)
+        torch.testing.assert_close(one[counted], right[counted])
+    labels = _each(model.predict(graph.x, lengths=graph.lengths))
+    for one, y in zip(labels, _each(graph.y), strict=True):
+        assert one.shape == y.shape
+        assert bool(one.double().isfinite().all())
+    assert 0 <= model.residual() < math.inf
+    assert len(model.gap()) == len(model.states)
 
 
-@pytest.mark.parametrize(("graph", "coupling", "method"), SERVED, ids=str)
-def test_the_forward_pass_is_that_of_plain_torch(graph, coupling, method):
-    model = _fitted(graph, coupling, method)
-    found = model.forward(graph.x, lengths=graph.lengths)
-    found = found if isinstance(found, tuple) else (found,)
-    for one, wanted in zip(found, plain.outputs(graph, model), strict=True):
-        counted = _real_steps(graph, wanted)
-        torch.testing.assert_close(one[counted], wanted[counted])
+def _each(found: Any) -> tuple[Any, ...]:
+    return found if isinstance(found, tuple) else (found,)
 
 
 def _real_steps(graph: Graph, rows: Tensor) -> Tensor:
     if graph.lengths is None:
         return torch.ones(rows.shape[:-1], dtype=torch.bool)
     return torch.arange(rows.shape[1]) < graph.lengths[:, None]
-
-
-@pytest.mark.parametrize(("graph", "coupling", "method"), SERVED, ids=str)
-def test_predictions_have_the_shape_of_the_data(graph, coupling, method):
-    model = _fitted(graph, coupling, method)
-    found = model.predict(graph.x, lengths=graph.lengths)
-    wanted = graph.y if isinstance(graph.y, tuple) else (graph.y,)
-    for one, y in zip(found if isinstance(found, tuple) else (found,), wanted, strict=True):
-        assert one.shape == y.shape
-        assert bool(one.double().isfinite().all())
-    assert 0 <= model.residual() < math.inf
-    assert len(model.gap()) == len(model.states)
 
 
 @pytest.mark.parametrize(
