@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from scipy.stats import multivariate_normal
 from sklearn.datasets import make_friedman1
 from sklearn.exceptions import NotFittedError
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import Ridge
 
-from liftednet import LiftedClassifier, LiftedRegressor, load, save, to_torch
-from liftednet.activations import Tanh
+from liftednet import LiftedRegressor, to_torch
 from liftednet.errors import DataError
-from liftednet.losses import SquaredError
 from liftednet.models import LiftedMLP, by_evidence
 from liftednet.models.by_evidence import Size
 
@@ -50,12 +45,6 @@ def test_data_with_interactions_get_more_units_and_beat_a_linear_model() -> None
     assert trace is not None and told in trace.reason and told in repr(model.model_)
     ours, ridge = model.score(x[300:], y[300:]), Ridge().fit(x[:300], y[:300])
     assert ours > ridge.score(x[300:], y[300:]) + 0.1  # .95 of at most .96, and .74
-    draw = np.random.default_rng(0)
-    x = draw.uniform(-2, 2, (300, 2))
-    y = np.sin(3 * x[:, 0]) * np.cos(2 * x[:, 1]) + 0.1 * draw.normal(size=300)
-    model = LiftedRegressor(random_state=0).fit(x[:200], y[:200])
-    assert sizes(model)[1] >= 16  # waves in two directions are no four sigmoids
-    assert model.score(x[200:], y[200:]) > 0.9  # of at most .96
 
 
 def test_sizes_that_would_take_long_are_told_and_not_tried(monkeypatch) -> None:
@@ -69,57 +58,6 @@ def test_sizes_that_would_take_long_are_told_and_not_tried(monkeypatch) -> None:
     monkeypatch.undo()
     assert Size(10, 1, True).serves(1000) and Size(20, 1, True).serves(20_000)
     assert Size(300, 1, True).serves(100)  # 16 units have more weights than any network may
-
-
-def test_kinks_that_are_left_behind_would_not_have_been_the_best(monkeypatch) -> None:
-    x, y = make_friedman1(120, noise=1.0, random_state=0)
-
-    def evidence_and_steps() -> tuple[float, int]:
-        taken: list[object] = []
-
-        def counted(self: LiftedMLP, *given: Any, on_step: Any, **told: Any) -> LiftedMLP:
-            def both(step: object) -> None:
-                taken.append(step)
-                on_step(step)
-
-            return fit(self, *given, on_step=both, **told)
-
-        monkeypatch.setattr(LiftedMLP, "fit", counted)
-        return LiftedRegressor(random_state=0).fit(x, y).log_evidence_, len(taken)
-
-    fit = LiftedMLP.fit
-    evidence, steps = evidence_and_steps()
-    monkeypatch.setattr(by_evidence, "_AHEAD", 1e300)
-    to_the_end, all_steps = evidence_and_steps()
-    assert steps < all_steps and evidence == to_the_end
-
-
-def test_probabilities_of_normal_classes_are_those_of_a_logistic_regression() -> None:
-    """Two normal classes of one covariance have log-odds that are linear."""
-    draw = np.random.default_rng(3)
-    y = draw.integers(0, 2, 400)
-    x = draw.normal(size=(400, 3)) + 0.8 * y[:, None]
-    model = LiftedClassifier(random_state=0).fit(x[:200], y[:200])
-    other = LogisticRegression().fit(x[:200], y[:200])
-    gap = abs(model.predict_proba(x[200:])[:, 1] - other.predict_proba(x[200:])[:, 1])
-    assert gap.mean() < 0.05
-
-
-def test_the_first_rho_are_a_prior_of_functions_of_the_size_of_standardized_targets() -> None:
-    """Drawn from N(0, s / (2 rho)), X W, phi(X W) V and X Q have variances of about 1."""
-    size = Size(inputs=20, outputs=1, noisy=True, units=48)
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(2000, 20, generator=generator)
-    first, second, beside = ((0.5 / (2 * rho)) ** 0.5 for rho in size.rho)
-    moved = x @ torch.randn(20, 48, generator=generator) * first
-    assert float(moved.var()) == pytest.approx(1, abs=0.3)
-    units = torch.tanh(moved)
-    assert float((x @ torch.randn(20, 48, generator=generator) * first).var()) == pytest.approx(
-        1, abs=0.3
-    )
-    assert 0.1 < float((units @ torch.randn(48, 50, generator=generator) * second).var()) < 1.5
-    drawn = x @ torch.randn(20, 50, generator=generator) * beside
-    assert float(drawn.var()) == pytest.approx(1, abs=0.3)
 
 
 def test_the_evidence_of_the_linear_part_is_the_density_of_the_targets() -> None:
@@ -197,10 +135,3 @@ def test_a_network_with_a_linear_layer_beside_it_is_exported() -> None:
     torch.testing.assert_close(
         module(torch.from_numpy(x)).detach().numpy()[:, 0], model.predict(x), rtol=1e-5, atol=1e-5
     )
-
-
-def test_a_linear_layer_beside_the_chain_is_saved_and_loaded(tmp_path: Path) -> None:
-    x, y = linear(40, 0.5)
-    model = LiftedMLP((4, 3, 1), Tanh(), SquaredError(), skip=True, seed=0).fit(x, y[:, None])
-    path = save(model, tmp_path / "model.safetensors")
-    assert torch.equal(load(path).predict(x), model.predict(x))

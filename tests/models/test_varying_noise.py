@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -18,15 +17,6 @@ def drawn(samples: int, seed: int) -> tuple[Any, Any, Any]:
     x = generator.uniform(-2, 2, (samples, 2))
     noise = 0.15 * np.exp(0.8 * x[:, 0])
     return x, x[:, 1] + np.sin(x[:, 0]) + noise * generator.normal(size=samples), noise
-
-
-def test_of_noise_that_does_not_vary_nothing_is_warned() -> None:
-    generator = np.random.default_rng(0)
-    x = generator.uniform(-1, 1, (100, 1))
-    y = x[:, 0] + 0.3 * generator.normal(size=100)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        LiftedRegressor(noise="varying", random_state=0).fit(x, y)
 
 
 def test_intervals_hold_where_the_noise_is_small_and_where_it_is_large(tmp_path: Any) -> None:
