@@ -99,10 +99,9 @@ def test_a_rise_is_an_error_and_the_last_good_state_stays():
     )
 
 
-@pytest.mark.parametrize("divergence", ["tight", "joint"])
-def test_extrapolation_reaches_the_same_point_in_fewer_sweeps(divergence):
+def test_extrapolation_reaches_the_same_point_in_fewer_sweeps():
     x, y = labeled(samples=10)
-    options = {"lam": 1.0, "divergence": divergence, "sweeps": 1500, "tolerance": 1e-5}
+    options = {"lam": 1.0, "divergence": "joint", "sweeps": 1500, "tolerance": 1e-5}
     plain, ahead = (
         fitted(x, y, (4, 3, 3), activations=activations.Sigmoid(), rho=0.3, **options, **how)
         for how in ({"extrapolation": False}, {"extrapolation": True})
@@ -236,16 +235,3 @@ def test_the_lifted_rule_solves_the_joint_problem_of_equation_12():
     cp.Problem(cp.Minimize(cost)).solve(solver=cp.CLARABEL)
     u = torch.from_numpy(z2.value @ last[0] + last[1])
     assert torch.allclose(forward_lifted(model, x), u.softmax(1), atol=1e-4)
-
-
-def test_with_tight_divergences_the_lifted_rule_is_the_feedforward_rule():
-    x, y = labeled()
-    model = fitted(x, y, (4, 5, 4, 3), lam=0.7, divergence="tight", sweeps=3)
-    assert torch.allclose(forward_lifted(model, x), model.forward(x), atol=1e-8)
-
-
-def test_the_gap_of_a_tight_network_closes_as_lam_grows():
-    x, y = labeled(samples=15)
-    gaps = [fitted(x, y, lam=lam, rho=0.05, sweeps=20).gap()[0] for lam in (0.1, 1.0, 30.0)]
-    assert gaps == sorted(gaps, reverse=True)
-    assert gaps[-1] < 0.1 * gaps[0]

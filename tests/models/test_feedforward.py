@@ -62,17 +62,6 @@ def test_a_map_that_falls_is_the_network_of_torch(module: nn.Module, tmp_path: P
     assert 0 <= (module(u) + phi.descent * u).diff().min() < 0.01 * u.diff()[0]  # type: ignore
 
 
-def test_the_network_names_itself() -> None:
-    network = full((4, 3, 2), activations.LeakyReLU(0.1), divergence="joint")
-    assert "activations=[], loss=CrossEntropy()" in repr(full((4, 3)))
-    found = repr(network)
-    assert found.startswith("LiftedMLP(sizes=(4, 3, 2), activations=[LeakyReLU(alpha=0.1)]")
-    assert "loss=CrossEntropy()" in found and "divergence='joint'" in found
-    assert found.endswith("not fitted)")
-    network.lam = 3.5
-    assert "lam=3.5" in repr(network)
-
-
 def test_a_skip_is_a_linear_layer_beside_the_chain(tmp_path):
     generator = torch.Generator().manual_seed(0)
     x = 3 * torch.randn(60, 3, generator=generator, dtype=torch.float64) + 2

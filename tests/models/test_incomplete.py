@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from liftednet import LiftedRegressor, Network, load, save, to_torch
+from liftednet import Network, load, save, to_torch
 from liftednet.activations import ReLU
 from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.layers import dense
@@ -96,19 +96,6 @@ def test_a_column_that_does_not_vary_is_completed_by_its_value() -> None:
     ends = found.completed(holes(rows, 0.3), normal.double())[:, 6:]
     torch.testing.assert_close(ends, rows[:, 6:])
     assert not ends[:, 1].any()
-
-
-def test_missing_entries_cost_less_than_their_means() -> None:
-    rows, target = related()
-    gaps = holes(rows, 0.4)
-    model = LiftedRegressor((30,), missing=True, random_state=0)
-    score = model.fit(gaps[:300].numpy(), target[:300, 0].numpy()).score(
-        gaps[300:].numpy(), target[300:, 0].numpy()
-    )
-    filled = gaps.where(~gaps.isnan(), gaps[:300].nanmean(0))
-    plain = LiftedRegressor((30,), random_state=0)
-    plain.fit(filled[:300].numpy(), target[:300, 0].numpy())
-    assert score > plain.score(filled[300:].numpy(), target[300:, 0].numpy()) + 0.1
 
 
 @pytest.mark.parametrize("method", [Minibatch(epochs=5), FullBatch(2), "gauss-newton"])

@@ -7,15 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from benchmarks.papers.lifted_rule import forward_lifted
 from liftednet import activations
 from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
 from liftednet.models import FullBatch, LiftedRNN
-from liftednet.problems import StatesOverTime
-from liftednet.solvers import solve
 from liftednet.solvers.newton_states import NewtonOverTime
 
 PAPER: dict[str, Any] = {"divergence": "joint", "rho": 0.1}
@@ -63,21 +59,6 @@ def test_padding_changes_nothing(generator, kind):
         torch.testing.assert_close(expected[sample, :length], alone[0])
 
 
-def test_the_joint_lifted_rule_minimizes_the_divergences(generator):
-    x, y = small_task(generator)
-    model = small_model(divergence="joint").fit(x, y)
-    lifted = forward_lifted(model, x)
-    assert lifted.shape == (6, 5, 2)
-    (cell,) = model.cells
-    (divergence,) = model.structure.divergences.values()
-    drive = (x @ cell.inputs + cell.bias).transpose(0, 1)
-    free = StatesOverTime(divergence, drive, cell.recurrent, (), torch.full((6,), 5), 10.0)
-    states = solve(free, "reference").value
-    outputs = model.readout.apply(states).softmax(-1).transpose(0, 1)
-    torch.testing.assert_close(lifted, outputs, atol=1e-4, rtol=1e-4)
-    assert float((lifted - model.forward(x)).abs().max()) > 1e-3
-
-
 @pytest.mark.parametrize(
     ("loss", "outputs", "target"),
     [
@@ -113,21 +94,6 @@ def test_noise_of_few_sequences_is_not_followed(generator):
     assert loss(told) < 0.9 * loss(torch.full_like(told, 0.5))
 
 
-def test_a_learned_initial_state_takes_up_what_no_input_tells(generator):
-    x = torch.randn(50, 4, 1, generator=generator, dtype=torch.float64)
-    y = torch.full((50, 4, 1), 2.0, dtype=torch.float64)
-    y[:, 1:] = 0.0
-    options: dict[str, Any] = {**RAW, "loss": SquaredError(), "rho": 1e-3, "start": "orthogonal"}
-    errors = []
-    for learned in (True, False):
-        model = LiftedRNN(1, 4, 1, method=full(60), learn_initial_state=learned, **options).fit(
-            x, y
-        )
-        errors.append(float((model.forward(x) - y).square().mean()))
-    assert errors[0] < errors[1]
-    assert bool((model.cells[0].initial == 0).all())
-
-
 def test_with_weights_keeps_that_a_sequence_has_one_answer(generator):
     x, y = small_task(generator)
     model = small_model().fit(x, y[:, 0])
@@ -158,14 +124,9 @@ def test_refusals_at_the_door(generator):
         small_model(state_solver="magic")
     with pytest.raises(DeclarationError, match="pre-activation"):
         small_model(loss=SimplexCrossEntropy())
+    for size in (6.0, True):
+        with pytest.raises(DataError, match="hidden_size"):
+            small_model(hidden_size=size)
     for activation in (activations.MaxPooling(), "gelu", "softmax", 3):
         with pytest.raises(DeclarationError, match="recurrent layer"):
             small_model(activation=activation)
-
-
-def test_the_first_of_twenty_symbols_is_remembered_without_options():
-    # Of this draw the usual starts learn no more than what noise tells by chance.
-    symbols = torch.randint(3, (1100, 20), generator=torch.Generator().manual_seed(2))
-    x, first = nn.functional.one_hot(symbols, 3).double(), symbols[:, 0]
-    model = LiftedRNN(3, 10, 3).fit(x[:100], first[:100])
-    assert (model.predict(x[100:]) == first[100:]).double().mean() > 0.95

@@ -12,10 +12,9 @@ import torch
 from sklearn.datasets import load_diabetes, load_digits
 from torch import Tensor
 
-from liftednet import LiftedClassifier, LiftedRegressor, Network, certify, load, save, to_torch
-from liftednet.activations import MaxPooling, ReLU, Sigmoid, Softmax, Tanh
+from liftednet import LiftedClassifier, LiftedRegressor, Network, certify, load, save
+from liftednet.activations import MaxPooling, ReLU, Softmax, Tanh
 from liftednet.errors import DataError, DeclarationError
-from liftednet.export import Affine
 from liftednet.layers import dense
 from liftednet.losses import SquaredError
 from liftednet.models import FullBatch, Lifted, LiftedMLP, Minibatch, input_convex
@@ -172,16 +171,6 @@ def test_signs_are_held_at_every_step(method):
     assert len(seen) > 5 and max(seen) == 0
 
 
-def test_a_convex_surface_is_convex():
-    x = 4 * torch.rand(600, 3, generator=torch.Generator().manual_seed(0)) - 2
-    y = x.square().sum(1, keepdim=True) + 2 * (x[:, :1] - x[:, 1:2]).abs()
-    for sizes in ((3, 20, 20, 1), (3, *[12] * 6, 1)):
-        model = Lifted(input_convex(sizes), dtype=torch.float64).fit(x[:400], y[:400])
-        off = (model.predict(x[400:]) - y[400:]).square().mean() / y.var()
-        assert float(off) < 0.06
-        assert certify(model).convex.all()
-
-
 def regression(**shape):
     return LiftedMLP((3, 4, 1), loss=SquaredError(), **shape)
 
@@ -255,16 +244,6 @@ def test_constraints_train_from_the_default_start(penalty: Penalty):
     assert float((model.predict(pixels[1200:]) == labels[1200:]).float().mean()) > 0.8
 
 
-def test_eight_nonnegative_layers_train_from_the_default_start():
-    pixels, labels = digits()
-    for activation, layers in ((ReLU(), 8), (Sigmoid(), 5)):
-        penalty = [SquaredFrobenius(1.0), *[Nonnegative(1.0)] * layers]
-        model = LiftedMLP((64, *[30] * layers, 10), activation, penalty=penalty, method=BRIEF)
-        model.fit(pixels[:1200], labels[:1200])
-        assert float((model.predict(pixels[1200:]) == labels[1200:]).float().mean()) > 0.8
-        assert all(bool((layer.matrix >= 0).all()) for layer in model.weights[1:])
-
-
 def steep(samples: int = 200) -> tuple[Tensor, Tensor]:
     """Return features of unlike scales, and a target as steep as 30."""
     rows = torch.rand(samples, 3, generator=torch.Generator().manual_seed(0))
@@ -287,17 +266,6 @@ def test_the_bound_is_held_on_raw_data_and_certified(method: Minibatch | FullBat
     held = LiftedMLP(sizes, loss=SquaredError(), method=method, lipschitz=4.0).fit(rows, target)
     assert certify(held).lipschitz <= 4.0
     assert 0.5 < steepest(held, rows) <= 4.0 + 1e-4
-
-
-def test_what_standardizes_an_exported_network_is_part_of_its_certificate() -> None:
-    rows, target = steep()
-    model = LiftedMLP((3, 12, 1), loss=SquaredError(), lipschitz=4.0, method=Minibatch(epochs=5))
-    model.fit(rows, target)
-    exported = to_torch(model)
-    assert type(exported[0]) is Affine  # the bound is one of weights that are not folded
-    facts, again = certify(model), certify(exported)
-    assert again.lipschitz == pytest.approx(facts.lipschitz, rel=1e-6)
-    torch.testing.assert_close(again.lowest, facts.lowest, rtol=1e-6, atol=0)
 
 
 def test_bounds_of_estimators_and_of_files(tmp_path: Path) -> None:
