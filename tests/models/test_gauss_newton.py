@@ -18,7 +18,7 @@ from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from liftednet.models import GaussNewton, LiftedMLP, LiftedRNN, choice
 from liftednet.models.methods.gauss_newton import forward_of
 from liftednet.penalties import Nonnegative, SpectralNorm, SquaredFrobenius
-from liftednet.solvers.gauss_newton.kinks import exchanged
+from liftednet.solvers.gauss_newton.kinks import exchanged, perturbed
 from liftednet.solvers.gauss_newton.steps import steps
 
 KINDS: list[dict[str, Any]] = [
@@ -192,3 +192,18 @@ def test_exchanged_units_are_those_by_which_outputs_vary_least():
         told = [float(h[:, j].var() * before[above][j].square().sum()) for j in range(10)]
         moved = (before[above][:-1] != after[above][:-1]).all(1).nonzero().flatten().tolist()
         assert moved == [told.index(min(told))]
+
+
+@pytest.mark.parametrize("start", [lambda *given: exchanged(*given)[0], perturbed])
+def test_starts_beside_kinks_leave_a_column_alone_that_stands_still(start):
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    x[:, 2] = 5.0
+    model = LiftedMLP(
+        (3, 10, 1), ReLU(), SquaredError(), rho=0.1, method=GaussNewton(2), dtype=torch.float64
+    ).fit(x, (x[:, :1] * x[:, 1:2]).abs())
+    forward = forward_of(model._blocks)
+    point = torch.cat([layer.stacked().flatten() for layer in model.weights])
+    before = forward.split(point)[0]
+    for number in range(1, 5):
+        after = forward.split(start(forward, point, number))[0]
+        assert (before[:2] != after[:2]).any(1).all() and not after[2].any()
