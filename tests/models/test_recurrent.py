@@ -88,7 +88,7 @@ def test_noise_of_few_sequences_is_not_followed(generator):
     told = model.predict_proba(x[100:])[:, 1]
 
     def loss(p):
-        return float(nn.functional.binary_cross_entropy(p, y[100:].double()))
+        return float(torch.nn.functional.binary_cross_entropy(p, y[100:].double()))
 
     assert loss(told) < loss(chance[100:]) + 0.1
     assert loss(told) < 0.9 * loss(torch.full_like(told, 0.5))
