@@ -130,3 +130,11 @@ def test_refusals_at_the_door(generator):
     for activation in (activations.MaxPooling(), "gelu", "softmax", 3):
         with pytest.raises(DeclarationError, match="recurrent layer"):
             small_model(activation=activation)
+
+
+def test_the_first_of_twenty_symbols_is_remembered_without_options():
+    # Of this draw the usual starts learn no more than what noise tells by chance.
+    symbols = torch.randint(3, (1100, 20), generator=torch.Generator().manual_seed(2))
+    x, first = torch.nn.functional.one_hot(symbols, 3).double(), symbols[:, 0]
+    model = LiftedRNN(3, 10, 3).fit(x[:100], first[:100])
+    assert (model.predict(x[100:]) == first[100:]).double().mean() > 0.95
