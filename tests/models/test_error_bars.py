@@ -124,6 +124,19 @@ def test_a_regression_between_ends_and_a_graph_with_a_skip_have_error_bars() -> 
     assert 0.1 < float(found.noise[0]) < 0.3
 
 
+def test_a_recurrent_network_has_error_bars_at_every_step() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(12, 3, 1, generator=generator, dtype=torch.float64)
+    y = x.cumsum(1) + 0.1 * torch.randn(12, 3, 1, generator=generator, dtype=torch.float64)
+    method = GaussNewton(steps=10, evidence=True)
+    model = LiftedRNN(1, 2, 1, Tanh(), loss=SquaredError(), method=method).fit(x, y)
+    found = posterior(model).predict(x)
+    assert found.std.shape == y.shape
+    torch.testing.assert_close(found.mean, model.predict(x))
+    left = posterior(model).leave_one_out()
+    assert bool((left.square().sum() > (y - found.mean).square().sum()).all())
+
+
 def test_probabilities_of_classes_that_lie_apart_are_not_flattened() -> None:
     X, y = load_iris(return_X_y=True)
     kept, unseen, right, answers = train_test_split(X, y, stratify=y, random_state=0)

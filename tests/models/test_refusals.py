@@ -210,6 +210,23 @@ ROWS, LABELS = labeled(samples=60)
 PAIRS = [(torch.zeros(4, 3), torch.zeros(3))]
 
 
+def test_numbers_of_numpy_are_numbers():
+    counts: dict[str, Any] = {"epochs": np.int64(2), "batch_size": np.int32(20)}
+    numbers: dict[str, Any] = {"lam": np.float32(2.0), "rho": np.float64(0.5), "seed": np.int64(0)}
+    sizes: Any = 4, np.int64(5), np.int32(3)
+    wanted = Minibatch(epochs=2, batch_size=20)
+    model = LiftedMLP(sizes, **numbers, method=Minibatch(**counts)).fit(ROWS, LABELS)
+    plain = LiftedMLP((4, 5, 3), lam=2.0, rho=0.5, method=wanted).fit(ROWS, LABELS)
+    assert model.weights[0].matrix.equal(plain.weights[0].matrix)
+    assert repr(model) == repr(plain)
+    steps: Any = np.int64(2)
+    sequences = LiftedRNN(*sizes, rho=np.float32(0.5), method=GaussNewton(steps))
+    sequences.fit(ROWS[:, None], LABELS, lengths=np.ones(60, np.uint16))
+    same = LiftedRNN(4, 5, 3, rho=0.5, method=GaussNewton(2)).fit(ROWS[:, None], LABELS)
+    assert sequences.weights[0].matrix.equal(same.weights[0].matrix)
+    assert repr(sequences) == repr(same)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

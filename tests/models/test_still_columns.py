@@ -107,3 +107,15 @@ def test_weights_that_were_given_stay():
     first.warm_start = True
     first.fit(x, Y)
     assert torch.allclose(first.weights[0].matrix, given[0].matrix.double(), atol=1e-6)
+
+
+def test_a_column_that_begins_to_move_in_a_stream_is_learned():
+    x = torch.randn(600, 3, generator=torch.Generator().manual_seed(2))
+    x[:100, 2] = 7.0
+    y = 2 * x[:, :1] - 3 * x[:, 2:].clamp(max=2)
+    model = LiftedMLP((3, 20, 1), loss=losses.SquaredError(), dtype=torch.float32)
+    batches = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=50)
+    model.method = Minibatch(epochs=30)
+    model.fit(batches)
+    answer = model.predict(x[100:])
+    assert float((answer - y[100:]).square().mean() / y[100:].var()) < 0.05
