@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from liftednet import LiftedClassifier, LiftedSequenceClassifier, Network, to_torch
-from liftednet.activations import ReLU
+from liftednet.activations import ReLU, Tanh
 from liftednet.constraints import (
     Bounds,
     Budget,
@@ -26,8 +28,10 @@ from liftednet.errors import DataError, SolverError
 from liftednet.layers import concatenate, dense
 from liftednet.losses import BinaryCrossEntropy, SquaredError
 from liftednet.models import Lifted, LiftedMLP, LiftedRNN, Minibatch
+from liftednet.models.constraints import HeldScores
 from liftednet.models.error_bars import has_evidence
 from liftednet.penalties import L1, Nonnegative, SquaredFrobenius
+from liftednet.samples import Weights
 
 QUICK = Minibatch(epochs=20)
 CANCER = [part[:120] for part in load_breast_cancer(return_X_y=True)]
@@ -180,3 +184,53 @@ def test_labels_of_sequences_and_of_steps_meet_rates() -> None:
         model.fit(x, last, lengths=lengths, constraints=[Rising()])
     with pytest.raises(DataError, match="speaks of the steps of sequences"):
         LiftedMLP((2, 4, 1), loss=SquaredError()).fit(x[:, 0], last * 1.0, constraints=[Total(1.0)])
+
+
+def test_an_interrupt_leaves_a_model_that_meets_them() -> None:
+    x, y = CANCER
+    fair = GroupMeans(SIZE, 0.1)
+
+    def stop(step) -> None:
+        if step.solver == "augmented-lagrangian":
+            raise KeyboardInterrupt
+
+    model = LiftedMLP((30, 8, 1), loss=BinaryCrossEntropy(), dtype=torch.float64, method=QUICK)
+    model.fit(x, y.astype(float), constraints=[fair], on_step=stop)
+    assert model.trace
+    assert model.trace.ending.name == "INTERRUPTED"
+    assert fair.violation(model.scores(x)) <= 1e-9
+
+
+def test_scores_that_two_layers_add_up_are_held_as_those_of_one() -> None:
+    """With one rho the sum of two layers is one layer on both inputs side by side."""
+    x, y = DIABETES[0], DIABETES[1] / 100
+    networks = [Network() for _ in range(2)]
+    for network, apart in zip(networks, (True, False), strict=True):
+        inputs = network.input(10)
+        h = network.state(Tanh(), dense(inputs, 3))
+        u = (
+            dense(h, 1) + dense(inputs, 1, bias=False)
+            if apart
+            else dense(concatenate(h, inputs), 1)
+        )
+        network.loss(SquaredError(), u)
+    settings: dict[str, Any] = {
+        "dtype": torch.float64,
+        "rho": 0.5,
+        "method": QUICK,
+        "standardize": False,
+    }
+    free, same = (Lifted(network, **settings).fit(x, y) for network in networks)
+    first, units, linear = free.weights
+    joined = Weights(torch.cat([units.matrix, linear.matrix]), units.bias)
+    problems = []
+    for model, weights in ((free, free.weights), (same, (first, joined))):
+        blocks = model._blocks_at(model._known.structure, model._on_data(), weights)
+        held = HeldScores(model.network.terms[0], (Budget(1.0),), model.standardization)
+        found, gap = held.fitted(blocks)
+        held.place(blocks, found.value)
+        problems.append((found.objective, float(found.duals[0]), blocks.weights[1].matrix))
+        assert gap < 1e-6
+    assert problems[0][0] == pytest.approx(problems[1][0], rel=1e-8)
+    assert problems[0][1] == pytest.approx(problems[1][1], rel=1e-6)
+    torch.testing.assert_close(problems[0][2], problems[1][2][:3], rtol=0, atol=1e-6)

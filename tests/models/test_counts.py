@@ -113,3 +113,20 @@ def test_counts_that_vary_more_than_poissons_are_told() -> None:
         model.predict_interval(x)
     with pytest.raises(DataError, match="numbers of 0 or more, got -1"):
         LiftedRegressor(loss="poisson").fit(x, y - 1)
+
+
+def test_intervals_of_rates_hold_the_true_rates() -> None:
+    """Five fits whose size the evidence chooses, most of them linear: three weights are to tell.
+
+    What an interval of 90 % holds of one fit has a deviation of .1 to .15, so of five .06.
+    """
+    held = []
+    for seed in range(20, 25):
+        x, y, _ = counted(100, seed)
+        new, _, rates = counted(1000, 100 + seed)
+        model = LiftedRegressor(loss="poisson", random_state=0).fit(x, y)
+        found = posterior(model)
+        drawn = found.sample(torch.from_numpy(new), 400, noise=False)[..., 0]
+        low, high = np.quantile(drawn.numpy(), (0.05, 0.95), axis=0)
+        held.append(((low <= rates) & (rates <= high)).mean())
+    assert np.mean(held) > 0.8

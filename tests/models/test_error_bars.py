@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import binom
 from sklearn.datasets import load_iris
 from sklearn.linear_model import BayesianRidge
 from sklearn.metrics import log_loss
@@ -124,11 +125,12 @@ def test_a_regression_between_ends_and_a_graph_with_a_skip_have_error_bars() -> 
     assert 0.1 < float(found.noise[0]) < 0.3
 
 
-def test_a_recurrent_network_has_error_bars_at_every_step() -> None:
+@pytest.mark.parametrize("steps", [slice(None), -1], ids=["every", "the last"])
+def test_a_recurrent_network_has_error_bars_at_its_steps(steps: Any) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(12, 3, 1, generator=generator, dtype=torch.float64)
     y = x.cumsum(1) + 0.1 * torch.randn(12, 3, 1, generator=generator, dtype=torch.float64)
-    method = GaussNewton(steps=10, evidence=True)
+    y, method = y[:, steps], GaussNewton(steps=10, evidence=True)
     model = LiftedRNN(1, 2, 1, Tanh(), loss=SquaredError(), method=method).fit(x, y)
     found = posterior(model).predict(x)
     assert found.std.shape == y.shape
@@ -343,3 +345,17 @@ def test_what_cannot_be_used_is_refused(monkeypatch) -> None:
         posterior(model).predict_proba(x)
     with pytest.raises(DataError, match="features"):
         model.predict(np.zeros((3, 2)), return_std=True)
+
+
+def test_intervals_hold_as_many_answers_as_they_say() -> None:
+    """Of new rows from the distribution of six fits, against bounds of one in a million."""
+    inside, asked = 0, 0
+    for seed in range(6):
+        x, y = waves(60, seed)
+        unseen, answers = waves(100, 100 + seed)
+        model = LiftedRegressor((10,), "tanh", random_state=0).fit(x, y)
+        lower, upper = model.predict_interval(unseen)
+        inside, asked = inside + int(((lower < answers) & (answers < upper)).sum()), asked + 100
+    # fits are six, and what one does not know all of its rows share: a tenth of them counts
+    low, high = binom.ppf([1e-6, 1 - 1e-6], asked // 10, 0.9)
+    assert low < inside / 10 < high

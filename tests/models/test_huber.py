@@ -96,3 +96,16 @@ def test_intervals_hold_and_outliers_move_no_answer(tmp_path: Any) -> None:
     save(model, tmp_path / "model.safetensors")
     again = load(tmp_path / "model.safetensors")
     np.testing.assert_allclose(again.predict_interval(new), (low, high))
+
+
+def test_units_of_the_targets_do_not_matter() -> None:
+    x, y, _ = drawn(100, 2)
+    new = drawn(50, 3)[0]
+    one, other = (
+        LiftedRegressor((4,), "tanh", loss=Huber(0.45 * unit), random_state=0).fit(
+            x, unit * y + unit
+        )
+        for unit in (1.0, 1024.0)
+    )
+    ends = np.array(other.predict_interval(new)) / 1024
+    np.testing.assert_allclose(ends, one.predict_interval(new), rtol=1e-3, atol=1e-3)

@@ -215,3 +215,22 @@ def test_a_path_begins_where_a_unit_does_and_each_step_is_the_fit_at_its_rho(ski
     assert path[1].error == pytest.approx(float(bars.leave_one_out().square().mean()))
     with pytest.raises(DataError, match="there is no unit"):
         global_path(model, smallest=2 * largest)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_error_bars_of_an_optimum_are_those_of_its_units_alone(skip):
+    X, y = waves(8)
+    y = y + 0.1 * torch.randn(8, 1, generator=torch.Generator().manual_seed(0), dtype=y.dtype)
+    found = []
+    for units in (8, 12):
+        model = LiftedMLP(
+            (2, units, 1), ReLU(), SquaredError(), rho=0.3, skip=skip, method=Global(2e-9),
+            dtype=torch.float64,
+        ).fit(X, y)  # fmt: skip
+        # Kinks lie in rows: rounding has no say in which side of them these are on.
+        hidden = model.weights[0]
+        assert float(hidden.apply(X)[:, hidden.matrix.norm(dim=0) > 0].abs().min()) > 1e-15
+        bars = posterior(model)
+        found.append((bars.log_evidence, bars.leave_one_out(), bars.predict(X[:5]).std))
+    for one, other in zip(*found, strict=True):
+        assert one == pytest.approx(other, rel=1e-6)

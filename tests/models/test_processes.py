@@ -353,3 +353,24 @@ def test_a_checkpoint_goes_on_with_any_number_of_processes(
 
 
 # What a client sends, where clients share no process group.
+
+
+def _dying(rank: int) -> tuple[str, int]:
+    import os
+
+    x, y = _rows()
+    rows = shard(len(x))
+    model = LiftedMLP((6, 4, 3), method=FullBatch(50, tolerance=1e-12))
+
+    def on_step(step: Any) -> None:
+        if rank == 1 and step.number == 1:
+            os._exit(1)
+
+    text = _refusal(lambda: model.fit(x[rows], y[rows], on_step=on_step))
+    assert model.trace is not None
+    return text, len(model.trace.steps)
+
+
+def test_a_process_that_dies_ends_the_others_with_a_sentence() -> None:
+    (text, done), _ = in_processes(2, _dying)
+    assert text.startswith("ProcessError: another process has ended") and done > 3

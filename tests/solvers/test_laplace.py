@@ -455,3 +455,17 @@ def test_a_rho_that_lets_weights_follow_the_noise_is_raised() -> None:
     model.fit(x, right + noise)
     error = (model.predict(unseen)[:, 0] - wanted).square().mean()
     assert error < 0.3 * noise.square().mean()  # nothing of it is followed beyond 20 or 30 weights
+
+
+def test_a_row_of_weight_two_counts_as_two() -> None:
+    x, y = normal(20, 3), normal(20, 2, seed=1)
+    copies = [*range(20), 4]
+    weight = torch.ones(20, 1, 1, dtype=torch.float64)
+    weight[4] = 2.0
+    point = solved(x[copies], y[copies]).flatten()
+    one, two = laplace(linear(x, y, weight), point), laplace(linear(x[copies], y[copies]), point)
+    assert one is not None
+    assert two is not None
+    assert one.logarithm == pytest.approx(two.logarithm)
+    assert one.degrees == pytest.approx(two.degrees)
+    torch.testing.assert_close(one.noise, two.noise)
