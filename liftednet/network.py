@@ -479,6 +479,9 @@ class Network:
         self.groups()
         for argument in self.arguments:
             self._states_in(argument, delayed=True)
+            for variable in argument.variables:
+                if isinstance(variable, Input) and variable not in self.inputs:
+                    raise DeclarationError(f"{variable} belongs to another network.")
             _refuse_curved(argument)
         outputs = {term.state for term in self.terms if term.state is not None}
         for argument in self.arguments:

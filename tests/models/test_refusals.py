@@ -410,6 +410,10 @@ def _not_affine(network: Network, x: Any) -> None:
         (lambda network, x: network.state(ReLU(), dense(x, 3)), ["an input and a loss"]),
         (_without_pre_activations, ["states 1", "no pre-activations"]),
         (_foreign, ["another network"]),
+        (
+            lambda network, x: network.loss(CrossEntropy(), dense(x + Network().input(4), 3)),
+            ["input 1", "another network"],
+        ),
         (_output_states_below, ["states 1", "loss of its own"]),
         (_through_weights, ["Product", "states 1", "state of its own"]),
         (_weights_twice, ["weights"]),
