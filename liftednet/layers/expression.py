@@ -351,8 +351,9 @@ def _refuse_shared(layer: Layer, arguments: Sequence[Expression]) -> None:
     for argument in arguments:
         inside = {x for x in argument.variables if not isinstance(x, Input)}
         if both := seen & inside:
+            one = min(both, key=lambda x: isinstance(x, Parameter))  # weights have no name yet
             raise DeclarationError(
-                f"{type(layer).__name__} is affine in each argument alone, and {both.pop()} stands "
+                f"{type(layer).__name__} is affine in each argument alone, and {one} stands "
                 "in two of them: give it a state of its own in between."
             )
         seen |= inside
