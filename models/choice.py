@@ -13,8 +13,10 @@ from torch.utils.data import DataLoader
 from liftednet import processes
 from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import Likelihood
+from liftednet.validation import as_tensor
 
 from .block import Structure
+from .data import of_steps
 from .methods import COUNTED, FullBatch, GaussNewton, Method, Minibatch, method_named
 from .methods.gauss_newton import (
     FIRST_RHO,
@@ -48,12 +50,14 @@ class DataShape:
     Attributes:
         samples: of all processes.
         steps: of sequences.
+        answers: of a sequence to a loss, at most: one, or one a step.
         unseen: whether entries are missing.
         loader: whether a DataLoader brings them, which tells nothing else.
     """
 
     samples: int
     steps: int = 0
+    answers: int = 1
     unseen: bool = False
     loader: bool = False
 
@@ -83,7 +87,7 @@ class Choice:
         return f"{plain(self.method)!r}: {self.reason}"
 
 
-def shape_of(settings: Settings, X: Any) -> DataShape | None:
+def shape_of(settings: Settings, X: Any, y: Any) -> DataShape | None:
     """Return the shape of arrays or of a DataLoader, None of what is neither."""
     if isinstance(X, DataLoader):
         return DataShape(0, loader=True)
@@ -91,11 +95,14 @@ def shape_of(settings: Settings, X: Any) -> DataShape | None:
     shapes = [getattr(x, "shape", ()) for x in given]
     if not shapes or not shapes[0]:
         return None
-    inputs = settings.network.inputs
+    inputs, terms = settings.network.inputs, settings.network.terms
     gaps = any(x.missing for x in inputs)
     holes = gaps and any(bool(torch.as_tensor(x).isnan().any()) for x in given)
     samples, steps = (*shapes[0], 0)[:2]
-    return DataShape(int(processes.total_of(samples)), int(steps), holes)
+    targets = (as_tensor("y", array) for array in (y if len(terms) > 1 else (y,)))
+    apart = any(x.sequence for x in inputs) and any(map(of_steps, targets))
+    answers = int(steps) if apart else 1
+    return DataShape(int(processes.total_of(samples)), int(steps), answers, holes)
 
 
 def choose(settings: Settings, structure: Structure, data: DataShape | None) -> Choice:
@@ -197,7 +204,7 @@ def _over_time(settings: Settings, structure: Structure, data: DataShape | None)
     if data.samples < _MANY or data.samples * data.steps * weights <= _MOST_OVER_TIME:
         reason = f"{size} are few enough for Gauss-Newton"
         terms = structure.network.terms
-        answers = sum(x.argument.units * (data.steps if x.argument.sequence else 1) for x in terms)
+        answers = data.answers * sum(term.argument.units for term in terms)
         work = data.samples * answers * data.steps * weights
         if _rho_is_free(settings, structure) and work <= _MOST_BY_EVIDENCE:
             by_evidence = GaussNewton(_STEPS_BY_EVIDENCE, evidence=True)

@@ -312,7 +312,7 @@ def _encoded(
             require_finite("y", y)
         return encode(y, outputs), False
     assert timeline is not None  # the argument is a sequence
-    per_step = y.ndim == 3 or (y.ndim == 2 and not y.is_floating_point())
+    per_step = of_steps(y)
     if per_step and y.shape[1] != timeline.steps:
         raise DataError(
             f"y of shape {tuple(y.shape)} must have the {timeline.steps} steps of X on its second "
@@ -332,6 +332,11 @@ def _encoded(
     target = encoded.new_zeros(timeline.steps, samples, outputs)
     target[counted] = encoded
     return target, not per_step
+
+
+def of_steps(y: Tensor) -> bool:
+    """Say whether labels of sequences are one a step, not one a sequence."""
+    return y.ndim == 3 or (y.ndim == 2 and not y.is_floating_point())
 
 
 def encode_part(loss: Loss, y: Tensor, outputs: int) -> Tensor:

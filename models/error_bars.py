@@ -15,7 +15,6 @@ from torch import Tensor
 from liftednet import errors
 from liftednet.activations import Identity
 from liftednet.errors import DataError, DeclarationError, FitWarning, SolverError
-from liftednet.layers.expression import TIME
 from liftednet.losses import Likelihood
 from liftednet.network import Term, parameters_of
 from liftednet.noise import Noise
@@ -252,12 +251,8 @@ class Posterior:
 
     def _by_sample(self, outputs: Tensor, data: Data) -> Tensor:
         """Return what (samples, rows, outputs) are of samples, or of their steps."""
-        if not self._term.argument.sequence:
-            return outputs[:, 0]
-        if self._term.label not in data.last_only:
-            return outputs
-        last = data.values[TIME].lengths - 1
-        return outputs[torch.arange(len(outputs), device=outputs.device), last]
+        steps = self._term.argument.sequence and self._term.label not in data.last_only
+        return outputs if steps else outputs[:, 0]
 
 
 def posterior(model: Any) -> Posterior:

@@ -172,7 +172,7 @@ class Lifted(Prepared):
         with torch.inference_mode(False), processes.together(self.device):
             with processes.agreed():
                 structure, _ = self.checked()
-                choice = choose(self, structure, shape_of(self, X))
+                choice = choose(self, structure, shape_of(self, X, y))
             if processes.size() > 1:
                 refuse_unlike(
                     self, structure, choice.method, X=X, y=y, lengths=lengths,

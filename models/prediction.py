@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from liftednet import errors, processes
@@ -370,8 +369,8 @@ def _by_sample(output: Tensor, term: Term, data: Data) -> Tensor:
         return output
     if term.label not in data.last_only:
         return output.transpose(0, 1)
-    last = data.values[TIME].lengths - 1
-    return output[last, torch.arange(output.shape[1], device=output.device)]
+    found: Tensor = data.values[TIME].at_end(output)
+    return found
 
 
 def _decode(term: Term, output: Tensor) -> Tensor:

@@ -64,6 +64,13 @@ class Timeline:
         index = self._mirror.reshape(*self._mirror.shape, *(1,) * (rows.ndim - 2))
         return rows.gather(0, index.expand_as(rows))
 
+    def at_end(self, rows: Tensor) -> Tensor:
+        """Return what (steps, samples, entries) are at the last step of each sequence."""
+        if self.full:  # which takes no index where lengths are traced
+            return rows[-1]
+        last = (self.lengths - 1).view(1, -1, 1).expand(1, *rows.shape[1:])
+        return rows.gather(0, last)[0]
+
     def longer(self, initial_steps: int) -> Timeline:
         """Return the timeline with steps that come before all."""
         if not initial_steps:

@@ -38,6 +38,7 @@ from ..trace import Ending, Memory, Problem, Step, Steps
 
 # The steps themselves are imported by the first fit that takes them.
 if TYPE_CHECKING:
+    from liftednet.network import Label, Term
     from liftednet.solvers.gauss_newton.evidence import Place
     from liftednet.solvers.gauss_newton.objective import Forward, Target
 
@@ -273,6 +274,7 @@ def forward_of(blocks: Blocks) -> Forward:
     network = _Function(blocks)
     layers = network.layers if network.dense else None
     targets, recurrent = tuple(_targets(blocks)), network.recurrent
+    last = bool(blocks.last_only)
     ends = _ends(structure, pull)
     divergences = structure.divergences.values()
     kinked = any(isinstance(x.activation, _KINKED) for x in divergences)
@@ -283,8 +285,8 @@ def forward_of(blocks: Blocks) -> Forward:
     perturbed = kinked and work <= _MOST_WORK and not structure.network.limited
     hidden = tuple(_between_layers(structure)) if perturbed and network.dense else ()
     return Forward(
-        network, network.data, targets, tuple(pull), layers, recurrent, ends, kinked, perturbed,
-        hidden,
+        network, network.data, targets, tuple(pull), layers, recurrent, last, ends, kinked,
+        perturbed, hidden,
     )  # fmt: skip
 
 
@@ -333,19 +335,27 @@ def _targets(blocks: Blocks) -> list[Target]:
     for term in blocks.network.terms:
         if term.label not in blocks.values:
             continue
-        y, mask = blocks.values[term.label], blocks.mask(term.label, term.argument)
-        if not term.argument.sequence:
-            y, mask = y.unsqueeze(1), y.new_ones(len(y), 1, dtype=torch.bool)
-        else:
-            ones = y.new_ones(y.shape[:2], dtype=torch.bool)
-            y, mask = y.transpose(0, 1), (ones if mask is None else mask).T
+        mask = blocks.mask(term.label, term.argument)
+        y = _by_sample(blocks.values[term.label], term, blocks.values, blocks.last_only)
+        if mask is None or term.label in blocks.last_only:
+            mask = y.new_ones(y.shape[1::-1], dtype=torch.bool)
         weights = blocks.values.get(SAMPLE_WEIGHTS)
         factor = term.weight if weights is None else term.weight * weights.double().view(-1, 1, 1)
         loss = blocks.structure.loss(term)
         limit = loss.delta if isinstance(loss, Likelihood) else math.inf
         divergence = Tight(Identity()) if term.state is not None else term.divergence
-        found.append(Target(divergence, y, mask, factor, delta=limit))
+        found.append(Target(divergence, y, mask.T, factor, delta=limit))
     return found
+
+
+def _by_sample(rows: Tensor, term: Term, values: Values, last_only: frozenset[Label]) -> Tensor:
+    """Return what is beside a loss as (samples, rows, outputs), of last steps alone if it is."""
+    if not term.argument.sequence:
+        return rows.unsqueeze(1)
+    if term.label not in last_only:
+        return rows.transpose(0, 1)
+    timeline: Timeline = values[TIME].longer(term.argument.initial_steps)
+    return timeline.at_end(rows).unsqueeze(1)
 
 
 def _weighed(structure: Structure) -> list[Applied]:
@@ -366,7 +376,7 @@ class _Function:
     """A network as a function of weights and data, of which the first axis is samples."""
 
     def __init__(self, blocks: Blocks) -> None:
-        self._structure = blocks.structure
+        self._structure, self.last_only = blocks.structure, blocks.last_only
         self._parameters = blocks.structure.parameters
         self._likes = blocks.weights
         known: list[Any] = [*blocks.network.inputs, *blocks.network.limited]
@@ -449,5 +459,5 @@ class _Function:
         outputs = []
         for term in self._structure.network.terms:
             u = value_of(term.argument, passed, known)
-            outputs.append(u.transpose(0, 1) if term.argument.sequence else u.unsqueeze(1))
+            outputs.append(_by_sample(u, term, passed, self.last_only))
         return tuple(outputs)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from llvmlite import ir
@@ -55,10 +56,16 @@ class Kept(caching.FunctionCache):
 
 def at_hand(loop: Any, kind: str, links: int | None) -> bool:
     """Say whether a loop takes numbers of a kind, then so many links, without a compiler."""
-    found = list(loop.overloads)
-    with suppress(Exception):  # what cannot be read, or what Numba does otherwise elsewhere
-        found += loop._cache.held(loop.targetctx)
+    found = (*loop.overloads, *_kept(loop))
     return any(str(s[0].dtype) == kind and (links is None or s[1].count == links) for s in found)
+
+
+@cache
+def _kept(loop: Any) -> tuple[Any, ...]:
+    """Return what a loop takes that earlier processes have compiled."""
+    with suppress(Exception):  # what cannot be read, or what Numba does otherwise elsewhere
+        return tuple(loop._cache.held(loop.targetctx))
+    return ()
 
 
 def compiled(loop: Callable[..., Any]) -> Any:

@@ -92,7 +92,6 @@ def worth_compiling(*sizes: int) -> bool:
     return math.prod(sizes) >= WORTH_COMPILING
 
 
-@cache
 def at_hand(
     rows: str, *names: str, kind: torch.dtype = torch.float64, links: int | None = None
 ) -> bool:

@@ -43,13 +43,19 @@ class RecurrentRows:
         assert forward.recurrent is not None  # it serves
         self._phi, self._map = forward.recurrent.forward, loop_map(forward.recurrent)
         self._inputs, self._lengths = forward.data[0].transpose(0, 1), forward.data[1]
+        every = torch.arange(len(self._lengths))
+        self._last = (self._lengths - 1, every) if forward.last else None
         self.samples = len(self._lengths)
         self._more, self._wide = -self.samples % WIDE, WIDE
         self.inputs = self._blocks(self._inputs)
 
     def laid(self, outputs: Tensor) -> Rows:
-        """Return (samples, steps, outputs) as (outputs, steps, samples and zeros)."""
-        return numbers(self._filled(outputs.permute(2, 1, 0)))
+        """Return (samples, rows, outputs) as (outputs, steps, samples and zeros)."""
+        if self._last is None:
+            return numbers(self._filled(outputs.permute(2, 1, 0)))
+        laid = outputs.new_zeros(outputs.shape[2], len(self._inputs), self.samples + self._more)
+        laid[:, *self._last] = outputs[:, 0].T
+        return laid.numpy()
 
     def _filled(self, rows: Tensor) -> Tensor:
         """Return rows (..., samples) with zeros behind them."""
@@ -62,11 +68,17 @@ class RecurrentRows:
         return numbers(blocks.permute(2, 0, 1, 3))
 
     def shown(self, outputs: Rows) -> Tensor:
-        """Return outputs (outputs, steps, samples and zeros) as (samples, steps, outputs)."""
-        return torch.from_numpy(outputs)[..., : self.samples].permute(2, 1, 0)
+        """Return outputs (outputs, steps, samples and zeros) as (samples, rows, outputs)."""
+        return self._rows(torch.from_numpy(outputs)[..., : self.samples].permute(1, 2, 0))
+
+    def _rows(self, outputs: Tensor) -> Tensor:
+        """Return (steps, samples, outputs) as (samples, rows, outputs)."""
+        if self._last is None:
+            return outputs.transpose(0, 1)
+        return outputs[self._last].unsqueeze(1)
 
     def outputs(self, weights: Tensors) -> Tensor:
-        """Return the outputs at weights, (samples, steps, outputs)."""
+        """Return the outputs at weights, (samples, rows, outputs)."""
         if self._map is None:
             return self._by_torch(weights)[0]
         return self._by_loops(self._map, weights, 0)[0]
@@ -101,7 +113,7 @@ class RecurrentRows:
         drive = self._inputs @ cell[units:-1] + cell[-1]
         valid = steps_before(len(drive), self._lengths).unsqueeze(-1)
         states = recurrence(drive, cell[:units], self._phi).where(valid, 0.0)
-        return (states @ readout[:-1] + readout[-1]).transpose(0, 1), drive, states, valid
+        return self._rows(states @ readout[:-1] + readout[-1]), drive, states, valid
 
 
 class CompiledRecurrence:
@@ -111,7 +123,7 @@ class CompiledRecurrence:
     once for each of its operations.
 
     Attributes:
-        outputs: at the weights, (samples, steps, outputs).
+        outputs: at the weights, (samples, rows, outputs).
     """
 
     def __init__(self, forward: Forward, point: Tensor) -> None:

@@ -9,7 +9,7 @@ from itertools import accumulate, combinations_with_replacement
 
 import torch
 from torch import Tensor
-from torch.func import jacrev, vmap
+from torch.func import vmap
 
 from liftednet import processes
 from liftednet.activation import Activation
@@ -243,15 +243,30 @@ def parts_of(forward: Forward, parameters: int) -> Iterator[Forward]:
 
 
 def jacobians(forward: Forward, point: Tensor) -> Tensors:
-    """Return the derivatives of every output, (samples, rows, outputs, parameters) each."""
+    """Return the derivatives of every output, (samples, rows, outputs, parameters) each.
+
+    Each sample has weights of its own, all equal, and every output is passed back by itself:
+    torch's `jacrev` imports its compiler, which takes longer than most fits.
+    """
 
     def of_sample(weights: Tensor, *sample: Tensor) -> Tensors:
         alone = tuple(part[None] for part in sample)
         return tuple(part[0] for part in forward.outputs(forward.split(weights), alone))
 
-    axes = (None, *(0 for _ in forward.data))
-    found: Tensors = vmap(jacrev(of_sample), in_dims=axes)(point, *forward.data)
-    return found
+    weights, found = point.repeat(forward.samples, 1).requires_grad_(), []
+    with torch.enable_grad():
+        answered = vmap(of_sample)(weights, *forward.data)
+    for outputs in answered:
+        units = torch.eye(outputs[0].numel()).to(outputs).view(-1, *outputs.shape[1:])
+        columns = [
+            pulled_back(
+                [outputs], [weights], [unit.expand_as(outputs)],
+                retain_graph=True, materialize_grads=True,
+            )[0]
+            for unit in units
+        ]  # fmt: skip
+        found.append(torch.stack(columns, 1).view(*outputs.shape, len(point)))
+    return tuple(found)
 
 
 class OutputEquations(DirectModel):
@@ -272,7 +287,7 @@ class OutputEquations(DirectModel):
     @staticmethod
     def serves(forward: Forward) -> bool:
         """Say whether outputs are so few that this is faster, and all in this process."""
-        if forward.layers is None or processes.size() > 1:
+        if processes.size() > 1:
             return False
         outputs, weights = answers(forward), len(forward.pulls)
         return 4 * outputs <= 3 * weights and outputs * weights <= _MOST_ENTRIES
@@ -378,6 +393,7 @@ def output_jacobians(forward: Forward, point: Tensor) -> tuple[Tensors, Tensors]
 def _over_time(forward: Forward, activation: Activation, point: Tensor) -> Tensor:
     """Return J of a recurrent network, back from every output at once.
 
+    They are (samples, rows, outputs, parameters), of last steps alone where the rows are these.
     With a_t = [h_(t-1), x_t, 1] P and u_t = [h_t, 1] Q an output of step t has the derivative
     sum over s <= t of [h_(s-1), x_s, 1]' d_s in P, d_t = phi'(a_t) Q' and d_(s-1) = phi'(a_(s-1))
     W d_s, with W the rows of P that h_(s-1) goes through.
@@ -389,17 +405,22 @@ def _over_time(forward: Forward, activation: Activation, point: Tensor) -> Tenso
     states = recurrence(drive, cell[:units], activation.forward)
     before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
     slopes = activation.slope(drive + before @ cell[:units])
-    back = x.new_zeros(samples, steps, steps, outputs, units)  # d_s, s first, of every output
-    push = x.new_zeros(samples, steps, outputs, units)
+    read = torch.arange(steps, device=x.device).expand(samples, -1)
+    if forward.last:
+        read = forward.data[1][:, None] - 1
+    rows = read.shape[1]
+    back = x.new_zeros(samples, steps, rows, outputs, units)  # d_s, s first, of every output
+    push = x.new_zeros(samples, rows, outputs, units)
     for step in reversed(range(steps)):
         push = push @ cell[:units].T
-        push[:, step] = readout[:units].T
+        push[read == step] = readout[:units].T
         push = push * slopes[step, :, None, None]
         back[:, step] = push
     seen = torch.cat([before, x, torch.ones_like(x[..., :1])], 2).permute(1, 2, 0)
-    of_cell = (seen @ back.flatten(2)).view(samples, -1, steps, outputs, units)
+    of_cell = (seen @ back.flatten(2)).view(samples, -1, rows, outputs, units)
     of_cell = of_cell.permute(0, 2, 3, 1, 4).flatten(3)
     above = torch.cat([states, torch.ones_like(states[..., :1])], 2).transpose(0, 1)
+    above = above.gather(1, read[..., None].expand(-1, -1, units + 1))
     each = torch.eye(outputs).to(above)
     of_readout = above[:, :, None, :, None] * each[:, None]
     return torch.cat([of_cell, of_readout.flatten(3)], 3)

@@ -182,6 +182,7 @@ class Forward:
         layers: the network with what its layers see; None where it is not of dense layers alone.
         recurrent: phi, which acts unit by unit, where with weights P, Q and data x, (samples,
             steps, features), and lengths it is h_t = phi([h_(t-1), x_t, 1] P), u_t = [h_t, 1] Q.
+        last: whether its rows are those of the last step of each sequence alone.
         ends: lowest and highest, (parameters,) each, infinite where there is none; None where
             weights are free.
         kinked: whether layers are dense or one is recurrent, some linear in pieces, as ReLU's.
@@ -197,6 +198,7 @@ class Forward:
     pull: Tensors
     layers: Layers | None = None
     recurrent: Activation | None = None
+    last: bool = False
     ends: tuple[Tensor, Tensor] | None = None
     kinked: bool = False
     perturbed: bool = False

@@ -145,10 +145,10 @@ def test_holes_are_looked_for() -> None:
     model = LiftedMLP((10, 5, 1), loss=SquaredError(), missing=True)
     with_hole = X.copy()
     with_hole[3, 4] = np.nan
-    assert shape_of(model, X) == DataShape(200, 10)
-    assert shape_of(model, torch.from_numpy(with_hole)) == DataShape(200, 10, unseen=True)
+    assert shape_of(model, X, Y) == DataShape(200, 10)
+    assert shape_of(model, torch.from_numpy(with_hole), Y) == DataShape(200, 10, unseen=True)
     loader = DataLoader(TensorDataset(torch.from_numpy(X), torch.from_numpy(Y[:, None])))
-    assert shape_of(model, loader) == DataShape(0, loader=True)
+    assert shape_of(model, loader, None) == DataShape(0, loader=True)
     found = model.fit(with_hole, Y[:, None])
     assert found.trace is not None and isinstance(found.trace.method, Minibatch)
 

@@ -13,9 +13,15 @@ from liftednet.models import GaussNewton, LiftedRNN
 from liftednet.models.methods import gauss_newton
 from liftednet.solvers.compiled.loops import has_numba
 from liftednet.solvers.compiled.recurrent import CompiledRecurrence
-from liftednet.solvers.gauss_newton.equations import jacobians, output_jacobians
+from liftednet.solvers.gauss_newton.equations import output_jacobians
 from liftednet.solvers.gauss_newton.local_model import Linearized
-from liftednet.solvers.gauss_newton.objective import Forward, LinearRecurrence, Target, recurrence
+from liftednet.solvers.gauss_newton.objective import (
+    Forward,
+    LinearRecurrence,
+    Target,
+    joined,
+    recurrence,
+)
 
 
 @pytest.mark.parametrize("activation", [Tanh(), LeakyReLU(0.1)], ids=repr)
@@ -50,22 +56,26 @@ def test_products_with_the_jacobian_and_its_transpose_are_those_of_autograd(gene
     torch.testing.assert_close(ahead, jvp(states, points, moves)[1])
 
 
-def forward_of(generator, monkeypatch, samples, activation) -> Forward:
+def forward_of(
+    generator, monkeypatch, samples, activation, *, last=False, hidden=9, **options
+) -> Forward:
     """Return a recurrent network on sequences that end early, as a fit makes it."""
     seen, told = [], gauss_newton.forward_of
 
     def kept(blocks):
         seen.append(told(blocks))
-        return seen[0]
+        return seen[-1]
 
     monkeypatch.setattr(gauss_newton, "forward_of", kept)
     x = torch.randn(samples, 6, 3, generator=generator, dtype=torch.float64)
-    y = torch.randint(0, 4, (samples, 6), generator=generator)
+    y = torch.randint(0, 4, (samples,) if last else (samples, 6), generator=generator)
     lengths = torch.randint(1, 7, (samples,), generator=generator)
     method = GaussNewton(steps=1)
-    LiftedRNN(3, 9, 4, activation, start="orthogonal", method=method).fit(x, y, lengths=lengths)
-    (forward,) = seen
-    assert forward.rows is not None
+    LiftedRNN(3, hidden, 4, activation, method=method, **options).fit(x, y, lengths=lengths)
+    forward = seen[-1]  # others try starts
+    assert forward.outputs(forward.split(joined(forward.pull)), forward.data)[0].shape[1:] == (
+        1 if last else 6, 4,
+    )  # fmt: skip
     return forward
 
 
@@ -75,9 +85,11 @@ MAPS = [ReLU(), LeakyReLU(0.1), Tanh(), Activation.from_function(torch.nn.functi
 @pytest.mark.skipif(not has_numba(), reason="needs Numba")
 @pytest.mark.parametrize("activation", MAPS, ids=["relu", "leaky", "tanh", "of one's own"])
 @pytest.mark.parametrize("samples", [16, 21])
-def test_compiled_products_are_those_of_autograd(generator, samples, activation, monkeypatch):
-    """Samples fill a whole number of registers, or do not."""
-    forward = forward_of(generator, monkeypatch, samples, activation)
+@pytest.mark.parametrize("last", [False, True])
+def test_compiled_products_are_those_of_autograd(generator, samples, activation, last, monkeypatch):
+    """Samples fill a whole number of registers, or do not; labels are those of steps, or not."""
+    forward = forward_of(generator, monkeypatch, samples, activation, last=last, start="orthogonal")
+    assert forward.rows is not None
     point = torch.randn(len(forward.pulls), generator=generator, dtype=torch.float64) / 3
     compiled, plain = CompiledRecurrence(forward, point), Linearized(forward, point)
     counted = forward.targets[0].counted
@@ -90,15 +102,34 @@ def test_compiled_products_are_those_of_autograd(generator, samples, activation,
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.skipif(not has_numba(), reason="needs Numba")
+LAYERS = [{"hidden": 5}, {"hidden": (4, 3)}, {"hidden": 3, "bidirectional": True}]
+
+
+@pytest.mark.parametrize("layers", LAYERS, ids=["one", "two", "both ways"])
 @pytest.mark.parametrize("activation", MAPS[1:], ids=["leaky", "tanh", "of one's own"])
-def test_derivatives_of_every_output_are_those_of_autograd(generator, activation, monkeypatch):
-    forward = forward_of(generator, monkeypatch, 4, activation)
+@pytest.mark.parametrize("last", [False, True])
+def test_derivatives_of_outputs_are_autograds(generator, layers, activation, last, monkeypatch):
+    forward = forward_of(generator, monkeypatch, 4, activation, last=last, **layers)
+    assert (forward.recurrent is None) == (layers != LAYERS[0])
     point = torch.randn(len(forward.pulls), generator=generator, dtype=torch.float64) / 3
     (outputs,), (ours,) = output_jacobians(forward, point)
-    (plain,), counted = jacobians(forward, point), forward.targets[0].counted
+    plain = torch.autograd.functional.jacobian(
+        lambda point: forward.outputs(forward.split(point), forward.data)[0], point
+    )
+    counted = forward.targets[0].counted
     torch.testing.assert_close(ours[counted], plain[counted])
     torch.testing.assert_close(outputs[counted], forward.passed(point)[0][counted])
+
+
+def test_a_label_of_each_sequence_is_held_against_its_last_step(generator, monkeypatch):
+    forward = forward_of(generator, monkeypatch, 7, Tanh(), last=True)
+    point = torch.randn(len(forward.pulls), generator=generator, dtype=torch.float64) / 3
+    (cell, readout), one = forward.split(point), torch.ones(1).double()
+    for x, length, found in zip(*forward.data, forward.passed(point)[0], strict=True):
+        h = torch.zeros(9).double()
+        for step in x[:length]:
+            h = (torch.cat([h, step, one]) @ cell).tanh()
+        torch.testing.assert_close(found[0], torch.cat([h, one]) @ readout)
 
 
 @pytest.mark.skipif(not has_numba(), reason="needs Numba")

@@ -278,7 +278,7 @@ def test_loops_compiled_beside_have_the_types_of_the_calls() -> None:
 def test_what_is_at_hand_is_known_before_a_problem_is_there() -> None:
     """The types that are asked for are those of the calls: else small problems never had loops."""
     double, single = torch.float64, torch.float32
-    held = loops.at_hand.__wrapped__  # not what this process had found before there was a loop
+    held = loops.at_hand
     for dtype in (double, single):
         for columns in (3, 40):
             problem = below_one_link(columns, dtype)
