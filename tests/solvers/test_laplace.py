@@ -383,7 +383,7 @@ def test_weights_that_rest_on_an_end_are_as_if_they_were_not_there() -> None:
     def of(inputs: Tensor, ends: Any) -> Forward:
         pull = torch.full((inputs.shape[1], 1), 0.8, dtype=torch.float64)
         return Forward(
-            lambda w, d: layers(w, d)[0], (inputs,), (target,), (pull,), layers, None, ends
+            lambda w, d: layers(w, d)[0], (inputs,), (target,), (pull,), layers, ends=ends
         )
 
     forward = of(x, ends)
