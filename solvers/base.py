@@ -79,11 +79,11 @@ class Solver(Generic[Problem, Value, Cache]):
         return True
 
     def repeated(self, problem: Problem) -> bool:
-        """Say whether it is, now that `solve` has met a few problems alike; asked where it was not.
+        """Say whether it is to `solve`, which may have met problems alike.
 
         Trainings do not ask: they would change solvers on their way, at no certain step.
         """
-        return False
+        return self.suits(problem)
 
     def prepare(self, problem: Problem, previous: Cache | None = None) -> Cache | None:
         """Return what problems of this structure share: a compiled problem, a factor, or nothing.

@@ -131,7 +131,7 @@ def best(problem: Fit[Any], names: Sequence[str] | None = None, repeats: bool = 
     """
     first = None
     for solver in serving(problem, names):
-        if solver.suits(problem) or (repeats and solver.repeated(problem)):
+        if solver.repeated(problem) if repeats else solver.suits(problem):
             return solver
         first = first or solver
     return first or _made(_REFERENCE)

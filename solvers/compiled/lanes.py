@@ -56,12 +56,12 @@ class Kept(caching.FunctionCache):
 
 def at_hand(loop: Any, kind: str, links: int | None) -> bool:
     """Say whether a loop takes numbers of a kind, then so many links, without a compiler."""
-    found = (*loop.overloads, *_kept(loop))
+    found = (*loop.overloads, *kept(loop))
     return any(str(s[0].dtype) == kind and (links is None or s[1].count == links) for s in found)
 
 
 @cache
-def _kept(loop: Any) -> tuple[Any, ...]:
+def kept(loop: Any) -> tuple[Any, ...]:
     """Return what a loop takes that earlier processes have compiled."""
     with suppress(Exception):  # what cannot be read, or what Numba does otherwise elsewhere
         return tuple(loop._cache.held(loop.targetctx))

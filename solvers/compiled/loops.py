@@ -2,24 +2,28 @@
 
 Numba compiles them for the CPU when they are first called, which takes seconds, and keeps them
 beside their sources, or where NUMBA_CACHE_DIR says, so that later processes load them in
-milliseconds. Without Numba, or a place to keep them, torch does the same; and where the problem is
-so small that torch is done before the compiler would be, until they are kept there, or, of weights,
-until a few such problems have had them compiled beside the next.
+milliseconds. Without Numba, or a place to keep them, torch does the same, and `solve` has it do so
+until they are there: once torch has had about a second of such problems, another process compiles
+them beside the next. A training, which changes no solver on its way, waits for the compiler where
+the problem is large, and takes torch where it is small and they are not kept.
 """
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
+import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -42,7 +46,6 @@ from liftednet.problems import StateFit
 
 _ENTRIES = 1 << 17  # of a part that is worth a thread
 WORTH_COMPILING = 1 << 20  # entries: torch takes about a second for a state fit of so many
-_OFTEN = 1 << 6  # times as much is asked of one problem that waits as of several that do not
 RAMP, SIGMOID, TANH, ARCTAN, SINE, SOFTPLUS, ELU = range(7)
 _CURVED: dict[type[Activation], int] = {
     smooth.Sigmoid: SIGMOID,
@@ -54,8 +57,8 @@ _CURVED: dict[type[Activation], int] = {
 }
 Array = np.ndarray[Any, np.dtype[Any]]
 Found = TypeVar("Found")
-_asked: Counter[Any] = Counter()  # entries of the small problems that a loop would have taken
-_begun: dict[Any, Thread] = {}
+_asked: Counter[Loops] = Counter()  # entries of the problems that loops would have taken
+_begun: dict[Loops, subprocess.Popen[bytes] | None] = {}
 
 
 def _can_write(folder: Path) -> bool:
@@ -72,10 +75,14 @@ def has_numba() -> bool:
     """Say whether Numba is installed, and has a place to keep what it compiles."""
     if find_spec("numba") is None:
         return False
+    return any(map(_can_write, _folders()))
+
+
+def _folders() -> list[Path]:
+    """Return where Numba may keep what it compiles."""
     named = os.environ.get("NUMBA_CACHE_DIR")
     folders = [Path(named)] if named else []
-    folders += [Path(__file__).parent / "__pycache__", Path("~/.cache/numba").expanduser()]
-    return any(map(_can_write, folders))
+    return [*folders, Path(__file__).parent / "__pycache__", Path("~/.cache/numba").expanduser()]
 
 
 def refusal(tensor: Tensor) -> str | None:
@@ -92,34 +99,89 @@ def worth_compiling(*sizes: int) -> bool:
     return math.prod(sizes) >= WORTH_COMPILING
 
 
-def at_hand(
-    rows: str, *names: str, kind: torch.dtype = torch.float64, links: int | None = None
-) -> bool:
-    """Say whether loops of a module take numbers of a kind, and so many links, without waiting."""
-    from . import lanes
+class Loops(NamedTuple):
+    """Compiled loops, and what they take.
 
-    module = import_module(f".{rows}", __package__)
-    return all(lanes.at_hand(getattr(module, name), str(kind)[6:], links) for name in names)
+    Attributes:
+        rows: the module that they are of.
+        names: of the loops.
+        call: a function of `solvers` that calls them, given their kind and how many links.
+        kind: of their numbers.
+        links: how many of these they take; None where they take none.
+    """
+
+    rows: str
+    names: tuple[str, ...]
+    call: str
+    kind: torch.dtype = torch.float64
+    links: int | None = None
+
+    @property
+    def compiled(self) -> bool:
+        """Whether nobody has to wait for them, for Numba neither where none are kept."""
+        if "numba" not in sys.modules:
+            kept = f"{self.rows}.{self.names[0]}-*.nbi"  # of sources in one folder or another
+            if not any(any(x.glob(kept)) or any(x.glob(f"*/{kept}")) for x in _folders()):
+                return False
+        from . import lanes
+
+        module = import_module(f".{self.rows}", __package__)
+        loops = (getattr(module, name) for name in self.names)
+        return all(lanes.at_hand(loop, str(self.kind)[6:], self.links) for loop in loops)
 
 
-def compiled_beside(call: Callable[[], object], entries: int) -> bool:
-    """Say whether a loop is there that a few small problems have had compiled, beside the next.
+@cache
+def at_hand(loops: Loops) -> bool:
+    """Say whether nobody has to wait for loops, as it was when this process first asked."""
+    return loops.compiled
 
-    Which begins when torch has had some .2 s of them, and ends before the process does or forks.
+
+def compiled_beside(loops: Loops, entries: int) -> bool:
+    """Say whether loops are there, which some problems have compiled beside the next.
+
+    This begins when torch has had about a second of them, and ends with this process, which keeps
+    what is compiled by then. A thread would have most of Python's time for as long as it takes.
 
     Args:
-        call: calls the loop with arguments of the types that it will take.
+        loops: that a problem would be solved by.
         entries: of a problem, as for `worth_compiling`.
     """
-    if processes.size() > 1:  # of which each would have it at a time of its own
+    if loops.compiled:
+        return True
+    if processes.size() > 1:  # of which each would have them at a time of its own
+        return worth_compiling(entries)
+    _asked[loops] += entries
+    if loops not in _begun and worth_compiling(_asked[loops]):
+        _begun[loops] = _compiling(loops)
+    compiler = _begun.get(loops)
+    if compiler is None or compiler.poll() is None:
         return False
-    _asked[call] += entries
-    if call not in _begun and worth_compiling(_asked[call], _OFTEN):
-        thread = _begun[call] = Thread(target=call)
-        if hasattr(os, "register_at_fork"):  # a child would wait for the compiler forever
-            os.register_at_fork(before=thread.join)
-        thread.start()
-    return call in _begun and not _begun[call].is_alive()
+    from . import lanes
+
+    _begun[loops] = None  # looked for once
+    lanes.kept.cache_clear()
+    return loops.compiled
+
+
+def _compiling(loops: Loops) -> subprocess.Popen[bytes] | None:
+    """Return a process that compiles loops, None where there can be none."""
+    call = f"{loops.call}({str(loops.kind)[6:]!r}, {loops.links})"
+    code = f"import os; getattr(os, 'nice', int)(19); from {__package__} import solvers"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    nowhere = subprocess.DEVNULL
+    with suppress(OSError):
+        compiler = subprocess.Popen(
+            [sys.executable, "-c", f"{code}; solvers.{call}"],
+            env=environment, stdin=nowhere, stdout=nowhere, stderr=nowhere,
+        )  # fmt: skip
+        atexit.register(_end, compiler)
+        return compiler
+    return None
+
+
+def _end(compiler: subprocess.Popen[bytes]) -> None:
+    compiler.kill()
+    compiler.wait()
 
 
 def in_threads(work: Callable[[slice], Found], samples: int, columns: int) -> list[Found]:

@@ -12,8 +12,9 @@ from torch import Tensor
 from liftednet.layers.time import delayed, steps_before
 
 from ..gauss_newton.objective import Forward, Tensors, recurrence
-from .loops import LoopMap, at_hand, loop_map, refusal, worth_compiling
+from .loops import LoopMap, Loops, at_hand, loop_map, refusal, worth_compiling
 
+_LOOPS = Loops("recurrent_rows", ("passed", "ahead", "back"), "none")
 _MOST = 48  # units, whose sums over samples a cache still holds
 Rows = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -32,9 +33,7 @@ class RecurrentRows:
         units = forward.pull[0].shape[1]
         if units > _MOST or refusal(forward.pull[0]) is not None:
             return False
-        return worth_compiling(*forward.data[0].shape[:2], units) or at_hand(
-            "recurrent_rows", "passed", "ahead", "back"
-        )
+        return worth_compiling(*forward.data[0].shape[:2], units) or at_hand(_LOOPS)
 
     def __init__(self, forward: Forward) -> None:
         """Lay out the inputs of a network that they serve."""

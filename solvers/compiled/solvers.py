@@ -16,9 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from liftednet.divergences import Joint
+from liftednet.activations import ReLU, SimplexProjection
+from liftednet.divergences import Joint, Tight
+from liftednet.losses import SimplexCrossEntropy
 from liftednet.penalties import L1, GroupLasso, Penalty, SquaredFrobenius
-from liftednet.problems import OutputFit, StateFit, WeightFit, Weights
+from liftednet.problems import Link, OutputFit, StateFit, WeightFit, Weights
 from liftednet.problems.state_fit import reach
 from liftednet.products import square_of_rows
 from liftednet.samples import row_chunks
@@ -31,6 +33,7 @@ from ..output import SimplexDual, settled
 from ..state_links import OfLinks, columns_above, curvature_of, kept, states_refusal
 from .loops import (
     Array,
+    Loops,
     Ramp,
     array,
     at_hand,
@@ -55,6 +58,7 @@ _SLOW = 8.0  # times units x columns x log of the condition: beyond it others ar
 _PATIENCE = 3.0  # times that, once it has begun
 _CALLED = 2e7  # operations of descent in the time that others take to begin
 _SWEEP = 5.0  # operations of sample after sample in the time of one of sixteen together, measured
+_DESCENT = Loops("descent_rows", ("descend", "sweep", "panelled"), "sweeps")
 # of CoordinateDescent
 _INPUTS = 4_096  # inputs, of which each has a row of sums
 _LONGEST = 400  # steps of accelerated gradients in whose time it is left to them
@@ -115,12 +119,20 @@ class CompiledNewton(_OnRamps[SharedMap]):
 
     def suits(self, problem: StateFit) -> bool:
         """Say whether columns are fewer than units, and no compiler is waited for in vain."""
-        if columns_above(problem) >= problem.units:
-            return False
-        size, dtype = (problem.samples, problem.units), problem.pre_activation.dtype
-        return worth_compiling(*size) or at_hand(
-            "newton_rows", "newton_rows", kind=dtype, links=len(problem.links)
-        )
+        size = problem.samples, problem.units
+        return self._alone(problem) and (worth_compiling(*size) or at_hand(self._loops(problem)))
+
+    def repeated(self, problem: StateFit) -> bool:
+        """Say whether columns are fewer than units, and loops compiled, maybe beside problems."""
+        entries = problem.pre_activation.numel()
+        return self._alone(problem) and compiled_beside(self._loops(problem), entries)
+
+    def _alone(self, problem: StateFit) -> bool:
+        return columns_above(problem) < problem.units
+
+    def _loops(self, problem: StateFit) -> Loops:
+        dtype = problem.pre_activation.dtype
+        return Loops("newton_rows", ("newton_rows",), "below_links", dtype, len(problem.links))
 
     def prepare(self, problem: StateFit, previous: SharedMap | None = None) -> SharedMap:
         """Return the links' weights in rotated coordinates, the previous ones if they serve."""
@@ -219,9 +231,13 @@ class CompiledDescent(_OnRamps[SharedHessian]):
     def suits(self, problem: StateFit) -> bool:
         """Say whether the units' matrix stays in a cache, and no compiler is waited for in vain."""
         size = problem.samples, problem.units
-        return problem.units <= _UNITS and (
-            worth_compiling(*size) or at_hand("descent_rows", "descend", "sweep", "panelled")
-        )
+        return problem.units <= _UNITS and (worth_compiling(*size) or at_hand(_DESCENT))
+
+    def repeated(self, problem: StateFit) -> bool:
+        """Say whether the matrix does, and loops are compiled, maybe beside problems."""
+        of_newton = columns_above(problem) < min(problem.units, _MOST + 1)
+        entries = 0 if of_newton else problem.pre_activation.numel()
+        return problem.units <= _UNITS and compiled_beside(_DESCENT, entries)
 
     def prepare(self, problem: StateFit, previous: SharedHessian | None = None) -> SharedHessian:
         """Return the links' products, the previous ones if they serve."""
@@ -365,8 +381,14 @@ class CompiledSimplex(Solver[OutputFit, Tensor, None]):
 
     def suits(self, problem: OutputFit) -> bool:
         """Say whether no compiler has to be waited for, or that is worth it."""
-        y, u = problem.target, problem.pre_activation
-        return worth_compiling(*u.shape) or at_hand("simplex_rows", "simplex_rows", kind=y.dtype)
+        return worth_compiling(*problem.pre_activation.shape) or at_hand(self._loops(problem))
+
+    def repeated(self, problem: OutputFit) -> bool:
+        """Say whether loops are compiled, maybe beside problems."""
+        return compiled_beside(self._loops(problem), problem.pre_activation.numel())
+
+    def _loops(self, problem: OutputFit) -> Loops:
+        return Loops("simplex_rows", ("simplex_rows",), "on_simplex", problem.target.dtype)
 
     def minimize(
         self, problem: OutputFit, start: Tensor | None, cache: None, tolerance: float
@@ -470,18 +492,19 @@ class CoordinateDescent(Solver[WeightFit, Weights, None]):
 
     def suits(self, problem: WeightFit) -> bool:
         """Say whether no compiler has to be waited for, or that is worth it."""
-        loop, _, entries = self._asks(problem)
-        return worth_compiling(entries) or at_hand("descent_rows", loop)
+        loops, entries = self._asks(problem)
+        return worth_compiling(entries) or at_hand(loops)
 
     def repeated(self, problem: WeightFit) -> bool:
-        """Say whether a few problems alike have had the loop compiled."""
-        return compiled_beside(*self._asks(problem)[1:])
+        """Say whether the loop is compiled, maybe beside problems."""
+        return compiled_beside(*self._asks(problem))
 
-    def _asks(self, problem: WeightFit) -> tuple[str, Callable[[], None], int]:
-        """Return a problem's loop, what calls it, and entries as for `worth_compiling`."""
+    def _asks(self, problem: WeightFit) -> tuple[Loops, int]:
+        """Return a problem's loop, and entries as for `worth_compiling`."""
         groups = any(isinstance(part, GroupLasso) for part in problem.penalty.parts)
-        loop, call = ("descend_together", _groups) if groups else ("descend", _entries)
-        return loop, call, _FIT + problem.design.features**2 // _QUICK * problem.units
+        loop, call = ("descend_together", "of_groups") if groups else ("descend", "of_entries")
+        entries = _FIT + problem.design.features**2 // _QUICK * problem.units
+        return Loops("descent_rows", (loop,), call), entries
 
     def solve(
         self, problem: WeightFit, start: Weights | None = None, cache: None = None
@@ -534,16 +557,42 @@ class CoordinateDescent(Solver[WeightFit, Weights, None]):
         return max(in_threads(work, *z.shape))
 
 
-def _entries() -> None:
-    """Call the loop of entries with the types that it takes."""
+# What has loops compiled calls them with numbers of the types that they take.
+
+
+def below_links(kind: str, links: int) -> None:
+    """Call the loop of state fits with few columns."""
+    one, joint = torch.ones(1, 1, dtype=getattr(torch, kind)), Joint(ReLU())
+    fit = StateFit(joint, one, links * (Link(joint, one, one[0], one),))
+    CompiledNewton().minimize(fit, None, CompiledNewton().prepare(fit), 1e-5)
+
+
+def on_simplex(kind: str, _: None) -> None:
+    """Call the loop of output fits on the simplex."""
+    one = torch.ones(1, 1, dtype=getattr(torch, kind))
+    fit = OutputFit(SimplexCrossEntropy(), one, Tight(SimplexProjection()), one)
+    CompiledSimplex().minimize(fit, None, None, 1e-5)
+
+
+def of_entries(*_: Any) -> None:
+    """Call the loop of weight fits with penalties of entries."""
     from .descent_rows import Rest, descend
 
     one = np.ones((1, 1))
     descend(one, one, Rest(one, one, 1.0, 1.0, 1.0), 1.0, 1.0, one)
 
 
-def _groups() -> None:
-    """Call the loop of rows with the types that it takes."""
+def sweeps(*_: Any) -> None:
+    """Call the loops of state fits by descent."""
+    from .descent_rows import panelled, sweep
+
+    of_entries()
+    one, line = np.ones((1, 1)), Ramp(*map(np.float64, (1.0, 0.0, math.inf)))
+    sweep(one, panelled(one), one, line, 1.0, 1, one)
+
+
+def of_groups(*_: Any) -> None:
+    """Call the loop of weight fits with penalties of rows."""
     from .descent_rows import descend_together
 
     one = np.ones((1, 1))
