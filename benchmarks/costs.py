@@ -49,7 +49,7 @@ GROWN = {
     "depth": (1, 2, 4, 8),
     "steps": (1, 4, 16),
 }
-FIRST = ("state fit", "LiftedClassifier", "LiftedRNN")
+FIRST = "state fit", "large state fit", "LiftedClassifier", "LiftedRNN", "LiftedRNN, both ways"
 
 
 @dataclass(frozen=True)
@@ -233,12 +233,17 @@ def _first(run: Run) -> Callable[[], Any]:
     if run.method == "state fit":
         link = Link(joint(ReLU()), x[:20], torch.zeros(20), x.relu())
         return lambda: solve(StateFit(joint(ReLU()), x, (link,)))
+    if run.method == "large state fit":
+        many = torch.randn(60_000, 25, generator=torch.Generator().manual_seed(0))
+        link = Link(joint(ReLU()), x[:20, :5], torch.zeros(5), many[:, 20:])
+        return lambda: solve(StateFit(joint(ReLU()), many[:, :20], (link,)))
     if run.method == "LiftedClassifier":
         return lambda: LiftedClassifier(random_state=0, max_iter=1).fit(
             x.numpy(), x[:, 0].numpy() > 0
         )
     over_time = x.view(60, 25, 4)
-    network = LiftedRNN(4, 8, 1, loss=SquaredError(), max_iter=1)
+    both = run.method.endswith("both ways")
+    network = LiftedRNN(4, 8, 1, loss=SquaredError(), max_iter=1, bidirectional=both)
     return lambda: network.fit(over_time, over_time[..., :1])
 
 
