@@ -199,13 +199,11 @@ def _over_time(settings: Settings, structure: Structure, data: DataShape | None)
         return Choice(together, structure, "a recurrent network")
     if data.loader:
         return Choice(Minibatch(_EPOCHS), structure, "minibatches, since a DataLoader brings them")
-    _, weights, _ = sizes(structure, data.samples)
+    answers, weights, _ = sizes(structure, data.samples * data.answers)
     size = f"{data.samples:,} sequences of {data.steps:,} steps and {weights:,} weights"
     if data.samples < _MANY or data.samples * data.steps * weights <= _MOST_OVER_TIME:
         reason = f"{size} are few enough for Gauss-Newton"
-        terms = structure.network.terms
-        answers = data.answers * sum(term.argument.units for term in terms)
-        work = data.samples * answers * data.steps * weights
+        work = answers * data.steps * weights
         if _rho_is_free(settings, structure) and work <= _MOST_BY_EVIDENCE:
             by_evidence = GaussNewton(_STEPS_BY_EVIDENCE, evidence=True)
             with suppress(DeclarationError):
@@ -239,10 +237,10 @@ def _obstacle(structure: Structure, data: DataShape | None) -> str | None:
     return None
 
 
-def sizes(structure: Structure, samples: int) -> tuple[int, int, int]:
+def sizes(structure: Structure, rows: int) -> tuple[int, int, int]:
     """Return how many answers, how many weights, and multiplications in the matrix of a step."""
     weights = count_weights(structure)
-    answers = samples * sum(term.argument.units for term in structure.network.terms)
+    answers = rows * sum(term.argument.units for term in structure.network.terms)
     return answers, weights, matrix_work(answers, weights)
 
 
