@@ -151,7 +151,8 @@ def compiled_beside(loops: Loops, entries: int) -> bool:
     if processes.size() > 1:  # of which each would have them at a time of its own
         return worth_compiling(entries)
     _asked[loops] += entries
-    if loops not in _begun and worth_compiling(_asked[loops]):
+    busy = any(other is not None and other.poll() is None for other in _begun.values())
+    if loops not in _begun and not busy and worth_compiling(_asked[loops]):
         _begun[loops] = _compiling(loops)
     compiler = _begun.get(loops)
     if compiler is None or compiler.poll() is None:
@@ -165,6 +166,8 @@ def compiled_beside(loops: Loops, entries: int) -> bool:
 
 def _compiling(loops: Loops) -> subprocess.Popen[bytes] | None:
     """Return a process that compiles loops, None where there can be none."""
+    if not Path(sys.executable or "").name.startswith("python"):  # but a program that embeds it
+        return None
     call = f"{loops.call}({str(loops.kind)[6:]!r}, {loops.links})"
     code = f"import os; getattr(os, 'nice', int)(19); from {__package__} import solvers"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
