@@ -119,15 +119,20 @@ class Loops(NamedTuple):
     @property
     def compiled(self) -> bool:
         """Whether nobody has to wait for them, for Numba neither where none are kept."""
-        if "numba" not in sys.modules:
-            kept = f"{self.rows}.{self.names[0]}-*.nbi"  # of sources in one folder or another
-            if not any(any(x.glob(kept)) or any(x.glob(f"*/{kept}")) for x in _folders()):
-                return False
+        if "numba" not in sys.modules and not _are_kept(self.rows, self.names[0]):
+            return False
         from . import lanes
 
         module = import_module(f".{self.rows}", __package__)
         loops = (getattr(module, name) for name in self.names)
         return all(lanes.at_hand(loop, str(self.kind)[6:], self.links) for loop in loops)
+
+
+@cache
+def _are_kept(rows: str, name: str) -> bool:
+    """Say whether something is kept of a loop, in a folder or one for each folder of sources."""
+    index = f"{rows}.{name}-*.nbi"
+    return any(any(x.glob(index)) or any(x.glob(f"*/{index}")) for x in _folders())
 
 
 @cache
@@ -161,6 +166,7 @@ def compiled_beside(loops: Loops, entries: int) -> bool:
 
     _begun[loops] = None  # looked for once
     lanes.kept.cache_clear()
+    _are_kept.cache_clear()
     return loops.compiled
 
 
@@ -174,7 +180,7 @@ def _compiling(loops: Loops) -> subprocess.Popen[bytes] | None:
     nowhere = subprocess.DEVNULL
     with suppress(OSError):
         compiler = subprocess.Popen(
-            [sys.executable, "-c", f"{code}; solvers.{call}"],
+            [sys.executable, "-P", "-c", f"{code}; solvers.{call}"],  # nothing of this folder
             env=environment, stdin=nowhere, stdout=nowhere, stderr=nowhere,
         )  # fmt: skip
         atexit.register(_end, compiler)
