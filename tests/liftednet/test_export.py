@@ -105,25 +105,9 @@ def test_torch_activations_are_used_where_torch_has_them(activation, module, gen
     assert repr(to_torch(layers(activation, generator))[1]) == module
 
 
-@pytest.fixture(scope="module")
-def data():
-    generator = torch.Generator().manual_seed(1)
+def test_what_is_no_fitted_model_or_no_network_is_refused(generator) -> None:
     x = torch.randn(60, 5, generator=generator)
-    return x, x[:, :3].argmax(-1)
-
-
-LOSSES = [losses.CrossEntropy(), losses.SimplexCrossEntropy(), losses.SquaredError()]
-
-
-@pytest.fixture(scope="module", params=LOSSES, ids=lambda loss: type(loss).__name__)
-def fitted(request, data):
-    x, labels = data
-    y = nn.functional.one_hot(labels).float() if not request.param.probabilistic else labels
-    model = LiftedMLP((5, 6, 3), activations.Tanh(), request.param, method=FullBatch(sweeps=2))
-    return model.fit(x, y)
-
-
-def test_what_is_no_fitted_model_or_no_network_is_refused(fitted) -> None:
+    fitted = LiftedMLP((5, 6, 3), method=FullBatch(sweeps=2)).fit(x, x[:, :3].argmax(-1))
     with pytest.raises(NotFittedError, match="call fit"):
         to_torch(LiftedMLP((5, 6, 3)))
     with pytest.raises(DataError, match=r"a fitted model such as LiftedMLP is needed.*got Linear"):

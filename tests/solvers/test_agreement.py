@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from liftednet import activations
 from liftednet.divergences import joint, tight
-from liftednet.problems import Link, StateFit
+from liftednet.problems import Link, StateFit, Weights
 from liftednet.solution import Status
 from liftednet.solvers import choose, solve
 from tests.solvers.registry import CASES, Case, solvers_of
+
+
+def moved(problem: Any, value: Any) -> Any:
+    """Return a value as far away as its noise."""
+    generator = torch.Generator().manual_seed(0)
+    at = value.matrix if isinstance(value, Weights) else value
+    at = at + 0.05 * torch.randn(at.shape, generator=generator, dtype=at.dtype)
+    if isinstance(value, Weights):
+        return replace(value, matrix=at)
+    return problem.divergence.activation.project(at)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -27,6 +38,10 @@ def test_every_solver_agrees_with_the_reference(case: Case) -> None:
         gap = abs(solution.objective - expected.objective) / (1 + abs(expected.objective))
         assert gap <= (1e-6 if double else 1e-4), run
         assert solution.residual <= (1e-8 if double else 1e-5), run
+        if double:
+            away = case.build(dtype).measure(moved(case.build(dtype), solution.value))
+            assert away.objective >= solution.objective - 1e-7 * (1 + abs(solution.objective)), run
+            assert not away.residual <= 10 * solution.residual, run  # Sign has none
         second = solve(case.build(dtype), solver, start=solution.value)  # returns at once
         assert second.status is Status.SOLVED, run
         if not solver.endswith(("closed-form", "simplex-dual", "-simplex")):  # which use no start

@@ -17,16 +17,7 @@ from liftednet import activations
 from liftednet.divergences import joint, tight
 from liftednet.losses import CrossEntropy
 from liftednet.penalties import L1, SquaredFrobenius
-from liftednet.problems import (
-    Design,
-    Link,
-    StateFit,
-    StatesOverTime,
-    TimeLink,
-    WeightFit,
-    Weights,
-)
-from liftednet.problems.states_over_time import forward_states
+from liftednet.problems import Design, Link, StateFit, WeightFit, Weights
 from liftednet.solution import Status
 from liftednet.solvers import (
     Dual,
@@ -218,29 +209,6 @@ def test_what_links_share_serves_until_they_change(solver: Any) -> None:
     assert solver.prepare(problem, shared) is shared
     problem.links[0].weight.mul_(0.9)
     assert solver.prepare(problem, shared) is not shared
-
-
-def expanding(activation, steps=20, factor=2.5):
-    generator = torch.Generator().manual_seed(0)
-
-    def draw(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    target = torch.eye(2, dtype=torch.float64)[(draw(steps, 1) > 0).long()]
-    counted = torch.ones(steps, 1, dtype=torch.bool)
-    link = TimeLink(CrossEntropy().divergence, draw(1, 2), draw(2), target, counted)
-    recurrent = torch.full((1, 1), factor, dtype=torch.float64)
-    lengths = torch.tensor([steps])
-    return StatesOverTime(joint(activation), draw(steps, 1, 1), recurrent, (link,), lengths)
-
-
-@pytest.mark.parametrize("activation", [activations.Identity(), activations.ReLU()], ids=repr)
-def test_an_expanding_recurrence_is_solved_and_its_forward_pass_is_not_certified(activation):
-    problem = expanding(activation)
-    solution = solve(problem)
-    assert solution.status is Status.SOLVED
-    assert solution.objective <= problem.measure(torch.zeros_like(problem.drive)).objective
-    assert problem.measure(forward_states(problem)).residual > 1e-4
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,11 @@ def linear(x: Tensor, y: Tensor, weight: float | Tensor = 1.0) -> Forward:
     return Forward(lambda w, d: layers(w, d)[0], (x,), (target,), (pull,), layers)
 
 
+def there(found: Any) -> Any:
+    assert found is not None
+    return found
+
+
 def solved(x: Tensor, y: Tensor) -> Tensor:
     system = x.T @ x + 2 * RHO * torch.eye(x.shape[1], dtype=torch.float64)
     found: Tensor = torch.linalg.solve(system, x.T @ y)
@@ -68,8 +73,9 @@ def test_the_covariance_is_the_inverse_of_h(samples: int) -> None:
     forward = linear(x, y)
     wanted = torch.linalg.inv(x.T @ x + 2 * RHO * torch.eye(15, dtype=torch.float64))
     for form in (NormalEquations, OutputEquations):
-        found = form(forward, torch.zeros(15, dtype=torch.float64)).covariance(prior_of(forward))
-        assert found is not None
+        found = there(
+            form(forward, torch.zeros(15, dtype=torch.float64)).covariance(prior_of(forward))
+        )
         rows, units = normal(4, 15, seed=2), torch.eye(15, dtype=torch.float64)
         images = found.image(rows)
         torch.testing.assert_close(images @ images.T, rows @ wanted @ rows.T)
@@ -87,8 +93,7 @@ def test_weights_that_are_held_do_not_move() -> None:
     forward = replace(linear(x, y), ends=(lowest, torch.full_like(lowest, torch.inf)))
     alone = torch.linalg.inv(x[:, 2:].T @ x[:, 2:] + 2 * RHO * torch.eye(4, dtype=torch.float64))
     for form in (NormalEquations, OutputEquations):
-        found = form(forward, point).covariance(prior_of(forward))
-        assert found is not None
+        found = there(form(forward, point).covariance(prior_of(forward)))
         assert not found.draw(normal(3, 6))[:, :2].any()
         images = found.image(torch.eye(6, dtype=torch.float64))
         torch.testing.assert_close(images[2:] @ images[2:].T, alone)
@@ -97,8 +102,7 @@ def test_weights_that_are_held_do_not_move() -> None:
 def test_a_linear_network_has_the_posterior_of_bayesian_regression() -> None:
     x, y = normal(25, 4), normal(25, 1, seed=1) + 2 * normal(25, 4)[:, :1]
     point, forward = solved(x, y)[:, 0], linear(x, y)
-    found = laplace(forward, point)
-    assert found is not None
+    found = there(laplace(forward, point))
     inverse = torch.linalg.inv(x.T @ x + 2 * RHO * torch.eye(4, dtype=torch.float64))
     known = float((x.T @ x @ inverse).trace())
     noise = float((y[:, 0] - x @ point).square().sum()) / (25 - known)
@@ -139,8 +143,7 @@ def test_of_the_last_layer_alone_h_is_the_hessian_in_it(loss: Divergence, by_lay
     forward, point = hidden(x, y, loss)
     if not by_layers:
         forward = replace(forward, layers=None)
-    found = laplace(forward, point, among=(1,))
-    assert found is not None
+    found = there(laplace(forward, point, among=(1,)))
 
     def objective(last: Tensor) -> Tensor:  # the network is linear in it: H leaves nothing out
         (u,) = forward.outputs(forward.split(torch.cat([point[:15], last])), (x,))
@@ -166,8 +169,7 @@ def test_of_the_last_layer_alone_h_is_the_hessian_in_it(loss: Divergence, by_lay
 def test_rho_chosen_afterwards_are_where_the_evidence_stands_still() -> None:
     x, y = normal(60, 3), normal(60, 1, seed=1)
     forward, point = hidden(x, y, tight(Identity()))
-    found = laplace(forward, point, chosen=True)
-    assert found is not None
+    found = there(laplace(forward, point, chosen=True))
     jacobian = torch.func.jacrev(lambda w: forward.outputs(forward.split(w), (x,))[0].flatten())
     rows, draws = jacobian(point), found.covariance.draw(torch.eye(21).double())
     system = torch.linalg.inv(draws.T @ draws)
@@ -191,8 +193,7 @@ def test_what_a_row_is_off_by_without_it_is_what_fits_without_it_leave(
     weight[4] += twice
     copies = [*range(20), *([4] if twice else [])]
     forward = linear(x, y, weight)
-    found = laplace(forward, solved(x[copies], y[copies])[:, 0])
-    assert found is not None
+    found = there(laplace(forward, solved(x[copies], y[copies])[:, 0]))
     ((without, wider),) = found.left_out(forward, copies=one)
     for row in (0, 4, 19):
         others = [number for number in copies if number != row]
@@ -221,8 +222,7 @@ def test_the_noise_of_an_output_is_over_what_its_weights_leave(met: bool) -> Non
         noise.append((c * (y - x @ point)[:, k].square()).sum() / left)
     wanted = torch.stack(noise)
     wanted = wanted.clamp(min=float(wanted.max()) * _LEAST_SHARE)
-    found = precision_of(forward, NormalEquations(forward, point.flatten()))
-    assert found is not None
+    found = there(precision_of(forward, NormalEquations(forward, point.flatten())))
     torch.testing.assert_close(found, wanted.log().mean().exp() / wanted)
 
 
@@ -250,8 +250,7 @@ def test_draws_have_the_covariance_of_the_outputs(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("liftednet.solvers.gauss_newton.equations._JACOBIAN_BYTES", 64)  # by parts
     x, y = normal(25, 4), normal(25, 1, seed=1)
     forward = linear(x, y)
-    found = laplace(forward, solved(x, y)[:, 0])
-    assert found is not None
+    found = there(laplace(forward, solved(x, y)[:, 0]))
     new = replace(forward, data=(normal(3, 4, seed=3),), targets=())
     drawn = found.draws(new, 4000, torch.Generator().manual_seed(0))[..., 0, 0]
     inverse = torch.linalg.inv(x.T @ x + 2 * RHO * torch.eye(4, dtype=torch.float64))
@@ -273,18 +272,13 @@ def drawn(samples: int, units: int, noise: float) -> tuple[Tensor, Tensor]:
 
 def test_the_evidence_of_a_linear_network_is_a_gaussian_density() -> None:
     x, y = drawn(12, 3, 0.3)
-    target = Target(tight(Identity()), y[:, None, None], torch.ones(12, 1, dtype=torch.bool))
-    plain = Forward(
-        lambda weights, data: ((data[0] @ weights[0])[:, None],), (x,), (target,),
-        (torch.ones(3, 1, dtype=torch.float64),),
-    )  # fmt: skip
+    plain = linear(x, y[:, None])
     found, right = [], []
     for rho in (0.05, 0.4, 3.0):
         forward = pulled_by(plain, (rho,))
         prior = 2 * rho * torch.eye(3, dtype=torch.float64)
         point = torch.linalg.solve(x.T @ x + prior, x.T @ y)
-        seen = evidence(forward, NormalEquations(forward, point), forward.objective(point))
-        assert seen is not None
+        seen = there(evidence(forward, NormalEquations(forward, point), forward.objective(point)))
         free = 3 - 2 * rho * torch.linalg.inv(x.T @ x + prior).trace()
         noise = (y - x @ point).square().sum() / (12 - free)
         assert seen.rhos[0] == pytest.approx(float(free * noise / (2 * point @ point)))
@@ -374,29 +368,15 @@ def test_weights_that_rest_on_an_end_are_as_if_they_were_not_there() -> None:
     x, y = drawn(12, 20, 0.3)
     highest = torch.full((20,), torch.inf, dtype=torch.float64)
     ends = torch.where(torch.arange(20) < 14, 0.0, -torch.inf).double(), highest
-    target = Target(tight(Identity()), y[:, None, None], torch.ones(12, 1, dtype=torch.bool))
-
-    def layers(weights: Any, data: Any) -> Any:
-        answers = data[0] @ weights[0]
-        return (answers[:, None],), [(data[0], answers)]
-
-    def of(inputs: Tensor, ends: Any) -> Forward:
-        pull = torch.full((inputs.shape[1], 1), 0.8, dtype=torch.float64)
-        return Forward(
-            lambda w, d: layers(w, d)[0], (inputs,), (target,), (pull,), layers, ends=ends
-        )
-
-    forward = of(x, ends)
+    forward = replace(linear(x, y[:, None]), ends=ends)
     *_, last = steps(forward, torch.zeros(20, dtype=torch.float64), 1e-9, NormalEquations)
     free = (last.point > 0) | ~ends[0].isfinite()
     assert 6 < int(free.sum()) < 20
-    alone = of(x[:, free], None)
+    alone = linear(x[:, free], y[:, None])
     objective = forward.objective(last.point)
-    wanted = evidence(alone, NormalEquations(alone, last.point[free]), objective)
-    assert wanted is not None
+    wanted = there(evidence(alone, NormalEquations(alone, last.point[free]), objective))
     for form in (NormalEquations, OutputEquations):
-        found = evidence(forward, form(forward, last.point), objective)
-        assert found is not None
+        found = there(evidence(forward, form(forward, last.point), objective))
         assert found.logarithm == pytest.approx(wanted.logarithm)
         assert found.rhos == pytest.approx(wanted.rhos)
 
@@ -418,8 +398,7 @@ def test_of_a_probability_the_evidence_is_laplace_s_integral() -> None:
     exact = torch.logsumexp(-losses - rho * grid.square(), 0) + (grid[1] - grid[0]).log()
     exact = exact - 0.5 * np.log(np.pi / rho)  # of the prior
     point = grid[(losses + rho * grid.square()).argmin()][None]
-    seen = evidence(forward, NormalEquations(forward, point), forward.objective(point))
-    assert seen is not None
+    seen = there(evidence(forward, NormalEquations(forward, point), forward.objective(point)))
     assert seen.logarithm == pytest.approx(float(exact), abs=0.02)
     assert seen.noise == 1.0 and seen.degrees == np.inf
     shares = (2 * x * point).sigmoid()
@@ -436,8 +415,7 @@ def test_of_many_samples_a_thousand_tell_how_far_probabilities_are_averaged() ->
     y = torch.stack([drawn, ~drawn], 1).double()
     forward = linear(x, y)
     forward = replace(forward, targets=(replace(forward.targets[0], divergence=SOFTMAX),))
-    found = laplace(forward, (3 * normal(2, 2, seed=1)).flatten())
-    assert found is not None
+    found = there(laplace(forward, (3 * normal(2, 2, seed=1)).flatten()))
     assert found.noise.tolist() == [0.0, 0.0]  # it is in the probabilities
     left = torch.arange(2500) % 3 != 0  # every third is looked at
     hidden = replace(forward, data=(x.masked_fill(left[:, None], torch.nan),))
@@ -463,9 +441,8 @@ def test_a_row_of_weight_two_counts_as_two() -> None:
     weight = torch.ones(20, 1, 1, dtype=torch.float64)
     weight[4] = 2.0
     point = solved(x[copies], y[copies]).flatten()
-    one, two = laplace(linear(x, y, weight), point), laplace(linear(x[copies], y[copies]), point)
-    assert one is not None
-    assert two is not None
+    one = there(laplace(linear(x, y, weight), point))
+    two = there(laplace(linear(x[copies], y[copies]), point))
     assert one.logarithm == pytest.approx(two.logarithm)
     assert one.degrees == pytest.approx(two.degrees)
     torch.testing.assert_close(one.noise, two.noise)

@@ -13,7 +13,7 @@ from liftednet import Activation, check_activation
 from liftednet.check import FailedCheckError
 from liftednet.errors import DataError, DeclarationError
 from tests.liftednet.activations.catalogue import EVERY
-from tests.liftednet.check.wrong import REFUSED
+from tests.liftednet.check.wrong import REFUSED, off
 from tests.liftednet.test_activation import Ball
 
 
@@ -74,16 +74,9 @@ def test_from_function_refuses_a_constant_that_is_none():
         Activation.from_function(torch.tanh, lipschitz=-1.0)
 
 
-class ForwardOnly(Activation):
-    per_unit = False
-
-    def forward(self, u):
-        return u.softmax(-1)
-
-
 def test_a_coupled_map_alone_is_asked_for_its_potential():
     with pytest.raises(DeclarationError, match="does not declare `potential`"):
-        check_activation(ForwardOnly())
+        check_activation(off(Activation, per_unit=False, forward=lambda _, u: u.softmax(-1))())
 
 
 def test_a_coupled_potential_and_forward_are_enough():

@@ -186,16 +186,11 @@ def test_sweeps_over_sixteen_samples_at_once_reach_what_the_dual_does(activation
         assert math.isinf(sweep(*parts, 1, start.numpy().copy()))
 
 
-def _wide(
-    shift: float, spread: float, units: int = 60, dtype: torch.dtype = torch.float64
-) -> StateFit:
-    generator = torch.Generator().manual_seed(0)
-    u = torch.randn(40, units, generator=generator, dtype=dtype) + shift
-    weight = torch.randn(units, 40, generator=generator, dtype=dtype) * torch.logspace(
-        spread, 0, 40, dtype=dtype
-    )
-    target = torch.randn(40, 40, generator=generator, dtype=dtype).relu()
-    link = Link(joint(activations.Identity()), weight, torch.zeros(40, dtype=dtype), target)
+def _wide(shift: float, spread: float, units: int = 60) -> StateFit:
+    u = normal(0, 40, units) + shift
+    weight = normal(1, units, 40) * torch.logspace(spread, 0, 40, dtype=torch.float64)
+    zero = torch.zeros(40, dtype=torch.float64)
+    link = Link(joint(activations.Identity()), weight, zero, normal(2, 40, 40).relu())
     return StateFit(joint(activations.ReLU()), u, (link,))
 
 
