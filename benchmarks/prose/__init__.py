@@ -116,7 +116,8 @@ def solvers() -> str:
     lines += [
         "",
         f"In {len(ahead)} of {len(pairs())} rows we lead, by {_times(min(ahead))} to "
-        f"{_times(max(ahead))} times, {_times(median(ahead))} in the median. ({machine}; {measured}.)",
+        f"{_times(max(ahead))} times, {_times(median(ahead))} in the median. "
+        f"({machine}; {measured}.)",
     ]
     return "\n".join(lines)
 
