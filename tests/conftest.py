@@ -14,6 +14,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on the CPU
 from collections.abc import Iterator
 
 import hypothesis
+import numpy as np
 import pytest
 import torch
 
@@ -38,6 +39,12 @@ def few_tries() -> Iterator[None]:
 def generator() -> torch.Generator:
     """Return a generator of random numbers that is the same in every test and every run."""
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def draw() -> np.random.Generator:
+    """Return NumPy's generator, likewise."""
+    return np.random.default_rng(0)
 
 
 @pytest.fixture(scope="session")

@@ -77,7 +77,7 @@ def both_directions() -> Network:
 
 
 _OF_THE_REGISTRY = (
-    "two inputs", "two losses", "images", "signals", "gated", "output states", "bounded states",
+    "two of each", "images", "gated", "output states", "bounded states",
 )  # fmt: skip
 NETWORKS: dict[str, Callable[[], Network]] = {
     **{graph.name: graph.network for graph in GRAPHS if graph.name in _OF_THE_REGISTRY},

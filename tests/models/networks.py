@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -54,3 +56,11 @@ def gradients(steps: BatchSteps, batch: Data) -> list[Weights]:
     _, slopes, _ = found.of(batch, steps.weights, found.counts(batch), 1.0)
     parts = zip(slopes, steps._metrics, steps.weights, strict=True)
     return [Weights(*slope.centered(metric, layer, 0.0)) for slope, metric, layer in parts]
+
+
+def refuses(error: Any, words: str | list[str], call: Callable[..., Any], *given, **named) -> None:
+    """Ask whether a call ends in an error of a kind that says all words."""
+    with pytest.raises(error) as caught:
+        call(*given, **named)
+    for word in [words] if isinstance(words, str) else words:
+        caught.match(word)

@@ -19,7 +19,6 @@ from liftednet.activations import Clipped, Identity, ReLU, Sigmoid, Softplus, Ta
 from liftednet.layers import average_pooling, concatenate, convolution, delay, dense
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
 from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedRNN, Minibatch
-from liftednet.problems import Weights
 
 SAMPLES, STEPS = 12, 4
 LAM, RHO = 0.8, 0.1
@@ -44,8 +43,7 @@ CLASSES = torch.stack([LABELS == 0, LABELS < 2], 1).double()
 SEQUENCES = _normal(SAMPLES, STEPS, 2)
 STEP_LABELS = (SEQUENCES[..., 0].cumsum(1) > 0).long() + (SEQUENCES[..., 1] > 1).long()
 IMAGES = _normal(SAMPLES, 2, 5, 4)
-SIGNALS = _normal(SAMPLES, 1, 8)
-
+KERNELS = (2, 3, 3), (3, 2, 2)
 States = list[Tensor]
 Parts = Any  # the weights of all layers
 
@@ -118,79 +116,41 @@ def _bare_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
     return [x @ w[0].matrix, z[0] @ w[1].matrix + w[1].bias]
 
 
-def _two_losses() -> Network:
-    network = Network()
-    x = network.input(4)
-    h = network.state(Tanh(), dense(x, 5))
-    network.loss(CrossEntropy(), dense(h, 3))
-    network.loss(SquaredError(), dense(h, 2), weight=0.5)
-    return network
-
-
-def _two_losses_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
-    return [x @ w[0].matrix + w[0].bias, *(z[0] @ v.matrix + v.bias for v in w[1:])]
-
-
-def _two_inputs() -> Network:
+def _two_of_each() -> Network:
+    """Two inputs, two losses, and two layers of the same weights."""
     network = Network()
     x, y = network.input(4), network.input(2)
-    h = network.state(ReLU(), dense(x, 4) + dense(y, 4, bias=False))
-    network.loss(CrossEntropy(), dense(concatenate(h, y), 3))
-    return network
-
-
-def _two_inputs_above(x: Any, z: States, w: Parts) -> list[Tensor]:
-    first = x[0] @ w[0].matrix + w[0].bias + x[1] @ w[1].matrix
-    return [first, torch.cat([z[0], x[1]], 1) @ w[2].matrix + w[2].bias]
-
-
-def _tied() -> Network:
-    network = Network()
-    x = network.input(4)
     first = dense(x, 4)
-    h = network.state(Tanh(), first)
+    h = network.state(Tanh(), first + dense(y, 4, bias=False))
     g = network.state(Tanh(), dense(h, 4, weights=first.weights))
-    network.loss(CrossEntropy(), dense(g, 3))
+    network.loss(CrossEntropy(), dense(concatenate(g, y), 3))
+    network.loss(SquaredError(), dense(g, 2), weight=0.5)
     return network
 
 
-def _tied_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
-    shared, last = w
-    first, second = (below @ shared.matrix + shared.bias for below in (x, z[0]))
-    return [first, second, z[1] @ last.matrix + last.bias]
-
-
-def _kernel(layer: Weights, channels: int, *window: int) -> Tensor:
-    return layer.matrix.T.reshape(-1, channels, *window)
+def _two_of_each_above(x: Any, z: States, w: Parts) -> list[Tensor]:
+    shared, other, classes, numbers = w
+    first, second = (below @ shared.matrix + shared.bias for below in (x[0], z[0]))
+    both = torch.cat([z[1], x[1]], 1)
+    above = [both @ classes.matrix + classes.bias, z[1] @ numbers.matrix + numbers.bias]
+    return [first + x[1] @ other.matrix, second, *above]
 
 
 def _images() -> Network:
     network = Network()
     x = network.input(2, 5, 4)
     h = network.state(ReLU(), convolution(x, 3, 3, padding=1))
-    network.loss(CrossEntropy(), dense(average_pooling(h, 2), 3))
-    return network
-
-
-def _images_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
-    u = functional.conv2d(x, _kernel(w[0], 2, 3, 3), w[0].bias, padding=1)
-    pooled = functional.avg_pool2d(z[0].reshape(-1, 3, 5, 4), 2).flatten(1)
-    return [u.flatten(1), pooled @ w[1].matrix + w[1].bias]
-
-
-def _signals() -> Network:
-    network = Network()
-    x = network.input(1, 8)
-    h = network.state(Sigmoid(), convolution(x, 3, 3, stride=2, bias=False))
-    g = network.state(ReLU(), convolution(average_pooling(h, 2, stride=1), 5, 2))
+    pooled = average_pooling(h, 2, stride=1)
+    g = network.state(Sigmoid(), convolution(pooled, 4, 2, stride=2, bias=False))
     network.loss(CrossEntropy(), dense(g, 3))
     return network
 
 
-def _signals_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
-    first = functional.conv1d(x, _kernel(w[0], 1, 3), None, stride=2)
-    pooled = functional.avg_pool1d(z[0].reshape(-1, 3, 3), 2, 1)
-    second = functional.conv1d(pooled, _kernel(w[1], 3, 2), w[1].bias)
+def _images_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
+    kernels = [layer.matrix.T.reshape(-1, *shape) for layer, shape in zip(w, KERNELS, strict=False)]
+    first = functional.conv2d(x, kernels[0], w[0].bias, padding=1)
+    pooled = functional.avg_pool2d(z[0].reshape(-1, 3, 5, 4), 2, 1)
+    second = functional.conv2d(pooled, kernels[1], stride=2)
     return [first.flatten(1), second.flatten(1), z[1] @ w[2].matrix + w[2].bias]
 
 
@@ -299,13 +259,9 @@ def _turned(rows: Tensor) -> Tensor:
 GRAPHS = (
     Graph("chain", _chain, ROWS, LABELS, _chain_above, refused=_JOINT),
     Graph("without a bias", _bare, ROWS, TARGETS, _bare_above, refused=_JOINT),
-    Graph("two losses", _two_losses, ROWS, (LABELS, TARGETS), _two_losses_above,
+    Graph("two of each", _two_of_each, (ROWS, TARGETS), (LABELS, TARGETS), _two_of_each_above,
           refused=_JOINT),
-    Graph("two inputs", _two_inputs, (ROWS, TARGETS), LABELS, _two_inputs_above,
-          refused=_JOINT),
-    Graph("tied weights", _tied, ROWS, LABELS, _tied_above, refused=_JOINT),
     Graph("images", _images, IMAGES, LABELS, _images_above, refused=_JOINT),
-    Graph("signals", _signals, SIGNALS, LABELS, _signals_above, refused=_JOINT),
     Graph("recurrent", _recurrent, SEQUENCES, STEP_LABELS, _recurrent_above, refused=_JOINT),
     Graph("both directions", Network, SEQUENCES, STEP_LABELS, _both_directions_above, LENGTHS,
           _JOINT, _both_directions),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from scipy.stats import multivariate_normal
 from sklearn.datasets import make_friedman1
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge
 
-from liftednet import LiftedRegressor, to_torch
+from liftednet import LiftedRegressor
 from liftednet.errors import DataError
 from liftednet.models import LiftedMLP, by_evidence
 from liftednet.models.by_evidence import Size
@@ -126,12 +125,3 @@ def test_noise_is_refused_where_it_cannot_be_zero() -> None:
             LiftedRegressor(noise=0.0, **settings).fit(x, y)
     both = LiftedRegressor(noise=0.0, random_state=0).fit(np.r_[x, x], np.r_[y, y])
     np.testing.assert_allclose(both.predict(x), y, atol=1e-6)
-
-
-def test_a_network_with_a_linear_layer_beside_it_is_exported() -> None:
-    x, y = linear(60, 0.5)
-    model = LiftedRegressor(random_state=0).fit(x, y)
-    module = to_torch(model.model_)
-    torch.testing.assert_close(
-        module(torch.from_numpy(x)).detach().numpy()[:, 0], model.predict(x), rtol=1e-5, atol=1e-5
-    )

@@ -197,12 +197,11 @@ def test_graphs_with_sums_convolutions_and_two_losses():
 @pytest.mark.parametrize(
     ("activation", "directions"), [(Softplus(), None), (ReLU(), [1, 0, 0, -1])], ids=repr
 )
-def test_signs_of_weights_make_outputs_bend_in_single_inputs(activation, directions):
+def test_signs_of_weights_make_outputs_bend_in_single_inputs(activation, directions, generator):
     """Any weights with these signs; of free inputs some outputs bend in both ways."""
     model = LiftedMLP((4, 21, 14, 2), activation, SquaredError(), convex=[1, -1, 0, 1],
                       monotonic_cst=directions, dtype=torch.float64)  # fmt: skip
     layers, draw = zip(model.network.parameters, model._penalties(), strict=True), []
-    generator = torch.Generator().manual_seed(0)
     for parameter, penalty in layers:
         matrix, bias = (torch.randn(n, parameter.shape[1], generator=generator).double()
                         for n in (parameter.shape[0], 1))  # fmt: skip

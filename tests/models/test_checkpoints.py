@@ -27,6 +27,7 @@ from liftednet.models import (
     Checkpoint,
     FullBatch,
     GaussNewton,
+    Global,
     Lifted,
     LiftedMLP,
     Minibatch,
@@ -34,7 +35,7 @@ from liftednet.models import (
 )
 from liftednet.models.results import Ending, Step
 from liftednet.storage import read_tensors, replace_file
-from tests.models.networks import labeled
+from tests.models.networks import labeled, refuses
 from tests.models.registry import GRAPHS, SERVED
 
 X, Y = labeled(samples=60)
@@ -121,7 +122,10 @@ OWN: list[tuple[str, Any, dict[str, Any]]] = [
         {"dtype": torch.float32, "activations": activations.Tanh()},
     ),
     ("normal", GaussNewton(60, form="normal"), {}),
+    ("global", Global(1e-9, rounds=9), {"rho": 0.3}),
+    ("missing", SHORT, {"missing": True}),
 ]
+HOLES = X.masked_fill(X > 1, torch.nan)
 
 
 @pytest.mark.parametrize(("name", "method", "options"), OWN, ids=[name for name, *_ in OWN])
@@ -130,7 +134,7 @@ def test_whatever_a_method_remembers_comes_back(name, method, options, tmp_path,
         return LiftedMLP((4, 8, 3), method=method, **options)
 
     def fit(model: Lifted, **more: Any) -> Lifted:
-        return model.fit(X, Y, **more)
+        return model.fit(HOLES if name == "missing" else X, Y, **more)
 
     whole = fit(make())
     found = resumed(make, fit, tmp_path / "training", monkeypatch, (1, 2, 3))
@@ -222,31 +226,27 @@ def test_other_data_are_refused(written):
         model.fit(loader, checkpoint=written, resume=True)
 
 
-def test_every_damaged_file_is_refused_or_whole(written):
+def test_every_damaged_file_is_refused_or_whole(written, generator):
     content = written.read_bytes()
-    generator = torch.Generator().manual_seed(0)
     places = torch.randint(len(content), (60,), generator=generator).tolist()
     mutated = [content[:p] for p in places[:20]]
     mutated += [content[:p] + bytes([content[p] ^ 16]) + content[p + 1 :] for p in places[20:]]
     model = LiftedMLP((4, 8, 3), method=SHORT)
     for one in mutated:
         written.write_bytes(one)
-        with pytest.raises(DataError, match="training"):
-            model.fit(X, Y, checkpoint=written, resume=True)
+        refuses(DataError, "training", lambda: model.fit(X, Y, checkpoint=written, resume=True))
     written.write_bytes(content)
     assert load_file(written)
     foreign = {"format": "liftednet checkpoint", "version": "4", "run": "{}"}
     save_file({}, written, foreign)
-    with pytest.raises(DataError, match="lost its checksum"):
-        model.fit(X, Y, checkpoint=written, resume=True)
+    refuses(DataError, "lost its checksum", model.fit, X, Y, checkpoint=written, resume=True)
     replace_file(written, {}, foreign)
     with pytest.raises(DataError, match="cannot be used: 'identity'"):
         model.fit(X, Y, checkpoint=written, resume=True)
     with pytest.raises(DataError, match=r"a is of torch\.bool"):
         replace_file(written, {"a": torch.ones(2) > 0}, foreign)
     written.write_bytes(content)
-    with pytest.raises(DataError, match=r"not saved by liftednet.*a liftednet checkpoint"):
-        load(written)
+    refuses(DataError, r"not saved by liftednet.*a liftednet checkpoint", lambda: load(written))
     save(LiftedMLP((4, 3), []).fit(X, Y), written)
     with pytest.raises(DataError, match="is no checkpoint of liftednet"):
         model.fit(X, Y, checkpoint=written, resume=True)
@@ -308,8 +308,7 @@ def test_of_two_trainings_on_one_checkpoint_one_is_told(tmp_path):
     assert begun.wait(60)
     model = LiftedMLP((4, 8, 3), method=SHORT)
     for place in (path, tmp_path / "link"):
-        with pytest.raises(DataError, match="that of a training that still runs"):
-            model.fit(X, Y, checkpoint=place)
+        refuses(DataError, "that of a training that still runs", model.fit, X, Y, checkpoint=place)
     other.kill()
     other.join()
     model.fit(X, Y, checkpoint=path, on_step=lambda _: refused(path))  # the dead hold nothing
@@ -371,10 +370,8 @@ def test_the_place_is_tried_before_training(tmp_path):
         (tmp_path / "file" / "training", "Not a directory"),
         (tmp_path, "is a folder"),
     ):
-        with pytest.raises(DataError, match=message):
-            model.fit(X, Y, checkpoint=where, on_step=steps.append)
-    with pytest.raises(DataError, match="resume=True needs the checkpoint"):
-        model.fit(X, Y, resume=True)
+        refuses(DataError, message, model.fit, X, Y, checkpoint=where, on_step=steps.append)
+    refuses(DataError, "resume=True needs the checkpoint", lambda: model.fit(X, Y, resume=True))
     for bad in ({"path": 3}, {"path": "x", "seconds": -1.0}):
         with pytest.raises(DataError):
             Checkpoint(**bad)

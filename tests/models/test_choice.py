@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_diabetes, make_friedman1
+from sklearn.datasets import make_friedman1
 from torch.utils.data import DataLoader, TensorDataset
 from typer.testing import CliRunner
 
@@ -184,13 +184,3 @@ def test_large_numbers_end_in_words(kind) -> None:
     assert found.score(x, (Y[:60] * 1e30).astype(np.float32)) > 0.5
     with pytest.raises(DataError, match="overflow float64"):
         kind((4,)).fit(X, Y * 1e200)
-
-
-def test_a_larger_budget_is_never_another_method() -> None:
-    x, y = load_diabetes(return_X_y=True)
-    fits = {n: LiftedRegressor(**SMALL, max_iter=n).fit(x[:300], y[:300]) for n in (5, 500)}
-    scores = [fit.score(x[300:], y[300:]) for fit in fits.values()]
-    assert scores[-1] > 0.4
-    assert all(isinstance(trace_of(fit.model_).method, GaussNewton) for fit in fits.values())
-    for most, fit in fits.items():
-        assert fit.n_iter_ <= most == trace_of(fit.model_).max_iter

@@ -168,9 +168,8 @@ def test_steps_of_sequences_rise_and_sum_as_asked_and_have_prices() -> None:
     assert report.loss == pytest.approx(float((u - y[..., 0])[there].square().mean() / 2))
 
 
-def test_labels_of_sequences_and_of_steps_meet_rates() -> None:
-    drawn = np.random.default_rng(0)
-    x, lengths = drawn.uniform(size=(60, 5, 2)), np.array([5, 3, 4] * 20)
+def test_labels_of_sequences_and_of_steps_meet_rates(draw: np.random.Generator) -> None:
+    x, lengths = draw.uniform(size=(60, 5, 2)), np.array([5, 3, 4] * 20)
     group, there = np.arange(60) % 2, np.arange(5) < lengths[:, None]
     last = (x[np.arange(60), lengths - 1, 0] + 0.3 * group > 0.6).astype(int)
     model = LiftedSequenceClassifier((5,), max_iter=5, random_state=0)

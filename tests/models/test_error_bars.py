@@ -24,6 +24,7 @@ from liftednet.layers import dense
 from liftednet.losses import SquaredError
 from liftednet.models import GaussNewton, Lifted, LiftedMLP, LiftedRNN, error_bars
 from liftednet.penalties import FixedZeros, Nonnegative
+from tests.models.networks import refuses
 
 BY_EVIDENCE = GaussNewton(steps=200, evidence=True)
 
@@ -34,10 +35,9 @@ def waves(samples: int, seed: int = 0, noise: float = 0.2) -> tuple[Any, Any]:
     return x, np.sin(2 * x[:, 0]) + noise * generator.normal(size=samples)
 
 
-def test_a_linear_network_has_the_error_bars_of_bayesian_ridge() -> None:
-    generator = np.random.default_rng(0)
-    x, unseen = generator.normal(size=(60, 5)), 3 * generator.normal(size=(7, 5))
-    y = x @ np.linspace(-1, 1, 5) + 0.7 * generator.normal(size=60)
+def test_a_linear_network_has_the_error_bars_of_bayesian_ridge(draw: np.random.Generator) -> None:
+    x, unseen = draw.normal(size=(60, 5)), 3 * draw.normal(size=(7, 5))
+    y = x @ np.linspace(-1, 1, 5) + 0.7 * draw.normal(size=60)
     nothing = dict.fromkeys(("alpha_1", "alpha_2", "lambda_1", "lambda_2"), 0.0)
     right = BayesianRidge(fit_intercept=False, tol=1e-12, max_iter=5000, **nothing).fit(x, y)
     options: dict[str, Any] = {"bias": False, "standardize": False, "method": BY_EVIDENCE}
@@ -150,10 +150,8 @@ def test_probabilities_of_classes_that_lie_apart_are_not_flattened() -> None:
     assert log_loss(answers, chances) < log_loss(answers, plain) + 0.02
     assert posterior(model).laplace.share < 1
     assert model.log_evidence_ < 0
-    with pytest.raises(DataError, match="call predict_proba"):
-        posterior(model).predict(unseen)
-    with pytest.raises(DataError, match="no residuals"):
-        posterior(model).leave_one_out()
+    refuses(DataError, "call predict_proba", lambda: posterior(model).predict(unseen))
+    refuses(DataError, "no residuals", lambda: posterior(model).leave_one_out())
     drawn = posterior(model).sample(unseen, 5)
     torch.testing.assert_close(drawn.sum(-1), torch.ones(5, len(unseen), dtype=torch.float64))
 
@@ -185,8 +183,7 @@ def test_a_saved_model_keeps_its_error_bars(tmp_path: Any, units: int) -> None:
     assert torch.equal(again.forward(unseen), model.forward(unseen))
     assert found.log_evidence == wanted.log_evidence
     torch.testing.assert_close(again.weights[0].matrix, model.weights[0].matrix)
-    with pytest.raises(NotFittedError, match="no data"):
-        found.leave_one_out()
+    refuses(NotFittedError, "no data", lambda: found.leave_one_out())
     assert again.fit(x, y).is_fitted  # which has error bars of its own
     assert not torch.equal(posterior(again).predict(unseen).std, wanted.predict(unseen).std)
 
@@ -212,8 +209,7 @@ def test_a_file_without_error_bars_says_so(tmp_path: Any, monkeypatch) -> None:
     model = LiftedMLP((1, 6, 1), Tanh(), SquaredError(), method=BY_EVIDENCE).fit(x, y)
     monkeypatch.setattr(error_bars, "_MOST_BYTES", 100)
     again = load(save(model, tmp_path / "model.safetensors"))
-    with pytest.raises(NotFittedError, match="weights were given, loaded"):
-        posterior(again)
+    refuses(NotFittedError, "weights were given, loaded", lambda: posterior(again))
     x[0] = torch.nan  # such fits have no error bars that a file could keep
     model = LiftedMLP((1, 6, 1), Tanh(), SquaredError(), method=BY_EVIDENCE, missing=True).fit(x, y)
     again = load(save(model, tmp_path / "model.safetensors"))
@@ -270,8 +266,7 @@ def test_fits_without_error_bars_say_what_to_set(options: Any, error: Any, words
     x, y = waves(30)
     model = LiftedRegressor((4,), "tanh", random_state=0, **options).fit(x, y)
     for ask in (lambda: model.predict(x, return_std=True), lambda: model.predict_interval(x)):
-        with pytest.raises(error, match=words):
-            ask()
+        refuses(error, words, ask)
 
 
 def test_other_fits_to_the_same_data_widen_what_is_not_known(tmp_path: Any) -> None:
@@ -300,12 +295,10 @@ def test_odd_rows_have_error_bars_or_a_sentence(tmp_path: Any) -> None:
     for rows in (1, 2):
         few = LiftedRegressor(random_state=0).fit(x[:rows], y[:rows])
         assert np.isfinite(few.predict(x)).all()
-        with pytest.raises(SolverError, match=f"^{rows} rows tell no noise"):
-            few.predict_interval(x)
+        refuses(SolverError, f"^{rows} rows tell no noise", few.predict_interval, x)
         save(few, tmp_path / "few.safetensors")
     copies = LiftedRegressor(random_state=0).fit(x[:2], y[:2], sample_weight=[50, 50])
-    with pytest.raises(SolverError, match=r"^2 rows tell no noise"):
-        copies.predict_interval(x)
+    refuses(SolverError, r"^2 rows tell no noise", lambda: copies.predict_interval(x))
     light = LiftedRegressor((4,), "tanh", random_state=0).fit(x, y, sample_weight=[0.05] * 40)
     assert (light.predict(x, return_std=True)[1] > 0).all() and math.isfinite(light.log_evidence_)
     still = LiftedRegressor(random_state=0).fit(x, np.ones(40))
@@ -330,21 +323,14 @@ def test_odd_rows_have_error_bars_or_a_sentence(tmp_path: Any) -> None:
 
 def test_what_cannot_be_used_is_refused(monkeypatch) -> None:
     x, y = waves(30)
-    with pytest.raises(NotFittedError, match="call fit first"):
-        LiftedRegressor().predict(x, return_std=True)
-    with pytest.raises(NotFittedError, match="call fit first"):
-        posterior(LiftedRegressor())
-    with pytest.raises(DataError, match="got ndarray"):
-        posterior(x)
+    refuses(NotFittedError, "call fit first", lambda: LiftedRegressor().predict(x, return_std=True))
+    refuses(NotFittedError, "call fit first", lambda: posterior(LiftedRegressor()))
+    refuses(DataError, "got ndarray", lambda: posterior(x))
     model = LiftedRegressor((4,), "tanh", random_state=0).fit(x, y)
-    with pytest.raises(DataError, match="strictly between 0 and 1, got 90"):
-        model.predict_interval(x, 90)
-    with pytest.raises(DataError, match="positive integer, got 0"):
-        model.sample_y(x, 0)
-    with pytest.raises(DataError, match="gives no probabilities"):
-        posterior(model).predict_proba(x)
-    with pytest.raises(DataError, match="features"):
-        model.predict(np.zeros((3, 2)), return_std=True)
+    refuses(DataError, "strictly between 0 and 1, got 90", lambda: model.predict_interval(x, 90))
+    refuses(DataError, "positive integer, got 0", lambda: model.sample_y(x, 0))
+    refuses(DataError, "gives no probabilities", lambda: posterior(model).predict_proba(x))
+    refuses(DataError, "features", lambda: model.predict(np.zeros((3, 2)), return_std=True))
 
 
 def test_intervals_hold_as_many_answers_as_they_say() -> None:

@@ -16,6 +16,9 @@ from liftednet.layers import dense
 from liftednet.losses import SquaredError
 from liftednet.models import FullBatch, Lifted, LiftedMLP, Minibatch
 from liftednet.models.incomplete import Factors, fit_factors
+from tests.models.networks import refuses
+
+FEW = Minibatch(epochs=5)
 
 
 def drawn(seed: int = 0) -> Factors:
@@ -98,7 +101,7 @@ def test_a_column_that_does_not_vary_is_completed_by_its_value() -> None:
     assert not ends[:, 1].any()
 
 
-@pytest.mark.parametrize("method", [Minibatch(epochs=5), FullBatch(2), "gauss-newton"])
+@pytest.mark.parametrize("method", [FEW, FullBatch(2), "gauss-newton"])
 def test_every_method_takes_holes_and_answers_by_the_row(method: object) -> None:
     rows, target = related(120)
     gaps = holes(rows, 0.3)
@@ -113,7 +116,7 @@ def test_every_method_takes_holes_and_answers_by_the_row(method: object) -> None
 def test_answers_are_those_of_the_completed_rows() -> None:
     rows, target = related(200)
     gaps = holes(rows, 0.3)
-    model = LiftedMLP((6, 8, 1), loss=SquaredError(), missing=True).fit(gaps, target)
+    model = LiftedMLP((6, 8, 1), loss=SquaredError(), missing=True, method=FEW).fit(gaps, target)
     (prior,) = model._known.completion.priors.values()
     unseen = gaps.new_full((200, 1), torch.nan)  # of the target
     whole = prior.completed(torch.cat([gaps, unseen], 1))[:, :6]
@@ -125,28 +128,10 @@ def test_answers_are_those_of_the_completed_rows() -> None:
 def test_saved_models_complete_likewise(tmp_path: Path) -> None:
     rows, target = related(120)
     gaps = holes(rows, 0.3)
-    model = LiftedMLP((6, 8, 1), loss=SquaredError(), missing=True).fit(gaps, target)
+    model = LiftedMLP((6, 8, 1), loss=SquaredError(), missing=True, method=FEW).fit(gaps, target)
     again = load(save(model, tmp_path / "model.safetensors"))
     torch.testing.assert_close(again.forward(gaps), model.forward(gaps))
     assert again.completed(gaps).equal(model.completed(gaps))
-
-
-def test_a_killed_training_draws_the_same(tmp_path: Path) -> None:
-    rows, target = related(120)
-    gaps, path = holes(rows, 0.3), tmp_path / "run.checkpoint"
-
-    def stop(*_: object) -> None:
-        raise InterruptedError
-
-    def model() -> LiftedMLP:
-        return LiftedMLP(
-            (6, 8, 1), loss=SquaredError(), missing=True, method=Minibatch(epochs=3, batch_size=50)
-        )
-
-    with pytest.raises(InterruptedError):
-        model().fit(gaps, target, checkpoint=path, on_step=stop)
-    resumed = model().fit(gaps, target, checkpoint=path, resume=True)
-    assert resumed.forward(gaps).equal(model().fit(gaps, target).forward(gaps))
 
 
 def test_images_and_two_inputs() -> None:
@@ -156,7 +141,7 @@ def test_images_and_two_inputs() -> None:
     hidden = network.state(ReLU(), dense(left, 6) + dense(right, 6))
     network.loss(SquaredError(), dense(hidden, 1))
     image = holes(rows[:, :4], 0.3).view(-1, 1, 2, 2)
-    model = Lifted(network).fit((image, rows[:, 4:]), target)
+    model = Lifted(network, method=FEW).fit((image, rows[:, 4:]), target)
     assert model.forward((image, rows[:, 4:])).isfinite().all()
     completed, same = model.completed((image, rows[:, 4:]))
     assert completed.shape == image.shape and same.equal(rows[:, 4:])
@@ -165,16 +150,12 @@ def test_images_and_two_inputs() -> None:
 def test_refusals() -> None:
     rows, target = related(40)
     gaps = holes(rows, 0.3)
-    with pytest.raises(DataError, match="NaN"):
-        LiftedMLP((6, 4, 1), loss=SquaredError()).fit(gaps, target)
-    model = LiftedMLP((6, 4, 1), loss=SquaredError(), missing=True)
-    with pytest.raises(DataError, match="infinite"):
-        model.fit(gaps.nan_to_num(torch.inf), target)
+    refuses(DataError, "NaN", lambda: LiftedMLP((6, 4, 1), loss=SquaredError()).fit(gaps, target))
+    model = LiftedMLP((6, 4, 1), loss=SquaredError(), missing=True, method=FEW)
+    refuses(DataError, "infinite", lambda: model.fit(gaps.nan_to_num(torch.inf), target))
     with pytest.raises(DataError, match="feature 2"):
         model.fit(gaps.index_fill(1, torch.tensor(2), torch.nan), target)
     fitted = model.fit(gaps, target)
     fitted.with_weights(fitted.weights)
-    with pytest.raises(NotFittedError, match="prior"):
-        fitted.forward(gaps)
-    with pytest.raises(DeclarationError, match="sequences"):
-        Network().input(3, sequence=True, missing=True)
+    refuses(NotFittedError, "prior", lambda: fitted.forward(gaps))
+    refuses(DeclarationError, "sequences", lambda: Network().input(3, sequence=True, missing=True))

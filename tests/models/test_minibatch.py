@@ -23,7 +23,7 @@ from liftednet.penalties import Nonnegative, Penalty, RowNorm
 from liftednet.problems import OutputFit, StateFit, Weights
 from liftednet.solvers import solve
 from liftednet.solvers.layer_metric import LayerMetric, slope_of
-from tests.models.networks import bias_of, full, gradients, labeled
+from tests.models.networks import bias_of, full, gradients, labeled, refuses
 
 X, Y = labeled(samples=60)
 SHORT = Minibatch(epochs=3, batch_size=10)
@@ -206,8 +206,7 @@ def test_an_interrupted_training_has_no_last_fit():
     ],
 )
 def test_numbers_out_of_range_are_refused(options, words):
-    with pytest.raises(DataError, match=words):
-        Minibatch(**options)
+    refuses(DataError, words, lambda: Minibatch(**options))
 
 
 def test_steps_never_take_the_memory_of_weights_that_an_epoch_has_kept():
@@ -231,15 +230,11 @@ def test_what_does_not_go_together_is_refused():
         LiftedMLP((4, 3), method="batch")
     with pytest.raises(DeclarationError, match="SimplexCrossEntropy"):
         LiftedMLP((4, 5, 3), loss=losses.SimplexCrossEntropy(), refit_output=True)
-    with pytest.raises(DataError, match="DataLoader"):
-        full((4, 8, 3)).fit(loader)
+    refuses(DataError, "DataLoader", lambda: full((4, 8, 3)).fit(loader))
     with pytest.raises(DataError, match="refit_output"):
         LiftedMLP((4, 8, 3), method=SHORT, refit_output=True).fit(loader)
-    with pytest.raises(DataError, match="own y"):
-        LiftedMLP((4, 8, 3), method=SHORT).fit(loader, Y)
+    refuses(DataError, "own y", lambda: LiftedMLP((4, 8, 3), method=SHORT).fit(loader, Y))
     with pytest.raises(DataError, match="pairs"):
         LiftedMLP((4, 8, 3), method=SHORT).fit(DataLoader(TensorDataset(X.float()), batch_size=10))
-    with pytest.raises(DataError, match=r"\(60, 3\)"):
-        LiftedMLP((4, 8, 3)).fit(X[:, :3], Y)
     with pytest.raises(DataError, match="holds out 0 of 2"):
         LiftedMLP((4, 3), early_stopping=True).fit(X[:2], Y[:2])

@@ -34,8 +34,7 @@ FULL = [("chain", "tight"), ("images", "joint"), ("recurrent", "joint")]
 OTHERS = [case for case in SERVED if case[1] == "tight" and case[2] != "full"]
 # One graph by one method, the next by the other; what samples share is alike in other graphs.
 OTHERS = [case for n, case in enumerate(OTHERS) if n % 2 == n // 2 % 2]
-ALIKE = {"two inputs", "signals", "output states"}
-OTHERS = [case for case in OTHERS if case[0].name not in ALIKE]
+OTHERS = [case for case in OTHERS if case[0].name != "output states"]
 Found = tuple[list[float], list[Tensor], float]
 
 

@@ -15,6 +15,7 @@ from liftednet.layers import dense
 from liftednet.losses import BinaryCrossEntropy, Quantile, SquaredError
 from liftednet.models import FullBatch, Lifted, LiftedMLP, Minibatch
 from liftednet.samples import Weights
+from tests.models.networks import refuses
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.uniform(size=(60, 4))
@@ -84,16 +85,14 @@ def test_a_regressor_and_its_file_are_within_them_at_any_input(tmp_path) -> None
     limits = [Linear(np.ones(3), equal=1), Bounds(lower=0)]
     rng = np.random.default_rng(0)
     x = rng.normal(size=(80, 4))
-    regressor = LiftedRegressor((10,), within=limits, max_iter=5, random_state=0)
-    regressor.fit(x, rng.dirichlet(np.ones(3), size=80))
-    found = clone(regressor).fit(x, rng.dirichlet(np.ones(3), size=80)).predict(30 * x)
+    regressor = clone(LiftedRegressor((10,), within=limits, max_iter=5, random_state=0))
+    found = regressor.fit(x, rng.dirichlet(np.ones(3), size=80)).predict(30 * x)
     np.testing.assert_allclose(found.sum(1), 1.0, atol=1e-6)
     assert found.min() > -1e-6
     path = save(regressor.model_, tmp_path / "model.safetensors")
     for again in (load(path), load(path, within=limits)):
         np.testing.assert_array_equal(again.predict(30 * x), regressor.predict(30 * x))
-    with pytest.raises(DataError, match="not the one that was saved"):
-        load(path, within=[Bounds(lower=0)])
+    refuses(DataError, "not the one that was saved", lambda: load(path, within=[Bounds(lower=0)]))
 
 
 ODDS = [Linear([1, -1, 0], lower=0.0, upper=np.log(4)), Linear([0, 1, -1], lower=-1.0, upper=0.0)]
@@ -158,8 +157,7 @@ def test_a_traced_program_is_within_them(held, tmp_path) -> None:
 
 
 def test_limits_that_no_answer_meets_at_an_input_are_told(held) -> None:
-    with pytest.raises(DataError, match="sample 1"):
-        held.forward(np.array([[0.5, 0, 0, 0], [-1.0, 0, 0, 0]]))
+    refuses(DataError, "sample 1", held.forward, np.array([[0.5, 0, 0, 0], [-1.0, 0, 0, 0]]))
 
 
 @pytest.mark.parametrize(
@@ -174,8 +172,7 @@ def test_limits_that_no_answer_meets_at_an_input_are_told(held) -> None:
     ],
 )
 def test_what_cannot_be_held_is_refused(within, said) -> None:
-    with pytest.raises(DataError, match=said):
-        network(*within)
+    refuses(DataError, said, lambda: network(*within))
 
 
 def test_where_it_cannot_stand() -> None:
@@ -184,11 +181,8 @@ def test_where_it_cannot_stand() -> None:
         graph.loss(Quantile(), dense(graph.input(2), 2), within=[Bounds(lower=0)])
     holes = Network()
     scores = dense(holes.input(4, missing=True), 3)
-    with pytest.raises(DeclarationError, match="missing"):
-        holes.loss(SquaredError(), scores, within=[BALANCE])
-    with pytest.raises(DeclarationError, match="not affine"):
-        Lifted(network(Bounds(lower=0)), method=FullBatch())
+    refuses(DeclarationError, "missing", holes.loss, SquaredError(), scores, within=[BALANCE])
+    refuses(DeclarationError, "not affine", Lifted, network(Bounds(lower=0)), method=FullBatch())
     with pytest.raises(DeclarationError, match="by one of the two"):
         Lifted(network(BALANCE)).fit(X, Y, constraints=[GroupMeans(np.arange(120) % 2)])
-    with pytest.raises(DataError, match="within="):
-        Lifted(network()).fit(X, Y, constraints=[BALANCE])
+    refuses(DataError, "within=", lambda: Lifted(network()).fit(X, Y, constraints=[BALANCE]))

@@ -13,9 +13,9 @@ from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
 from liftednet.models import FullBatch, LiftedRNN
 from liftednet.solvers.newton_states import NewtonOverTime
+from tests.models.networks import refuses
 
 PAPER: dict[str, Any] = {"divergence": "joint", "rho": 0.1}
-RAW: dict[str, Any] = {**PAPER, "standardize": False}
 KINDS: list[dict[str, Any]] = [
     {"activation": activations.Tanh(), "divergence": "tight"},
     {"activation": activations.Sigmoid()},
@@ -102,34 +102,24 @@ def test_with_weights_keeps_that_a_sequence_has_one_answer(generator):
     fresh = small_model().with_weights(model.weights, per_step=False)
     torch.testing.assert_close(fresh.forward(x), wanted)
     assert model.with_weights(model.weights, per_step=True).forward(x).shape[:2] == x.shape[:2]
-    with pytest.raises(DataError, match="shape"):
-        LiftedRNN(3, 5, 2).with_weights(model.weights)
+    refuses(DataError, "shape", lambda: LiftedRNN(3, 5, 2).with_weights(model.weights))
 
 
 def test_refusals_at_the_door(generator):
     x, y = small_task(generator)
     model = small_model()
-    with pytest.raises(NotFittedError, match="not been fitted"):
-        model.forward(x)
+    refuses(NotFittedError, "not been fitted", lambda: model.forward(x))
     for bad in (x[0], x[..., :2], np.zeros((6, 5, 3), dtype=int)):
-        with pytest.raises(DataError, match="X"):
-            model.fit(bad, y)
-    with pytest.raises(DataError, match="y"):
-        model.fit(x, y[:, :3])
-    with pytest.raises(DataError, match="length"):
-        model.fit(x, y, lengths=torch.full((6,), 9))
-    with pytest.raises(DataError, match="start"):
-        small_model(start="zeros")
-    with pytest.raises(DeclarationError, match="state solver"):
-        small_model(state_solver="magic")
-    with pytest.raises(DeclarationError, match="pre-activation"):
-        small_model(loss=SimplexCrossEntropy())
+        refuses(DataError, "X", model.fit, bad, y)
+    refuses(DataError, "y", lambda: model.fit(x, y[:, :3]))
+    refuses(DataError, "length", lambda: model.fit(x, y, lengths=torch.full((6,), 9)))
+    refuses(DataError, "start", lambda: small_model(start="zeros"))
+    refuses(DeclarationError, "state solver", lambda: small_model(state_solver="magic"))
+    refuses(DeclarationError, "pre-activation", lambda: small_model(loss=SimplexCrossEntropy()))
     for size in (6.0, True):
-        with pytest.raises(DataError, match="hidden_size"):
-            small_model(hidden_size=size)
+        refuses(DataError, "hidden_size", small_model, hidden_size=size)
     for activation in (activations.MaxPooling(), "gelu", "softmax", 3):
-        with pytest.raises(DeclarationError, match="recurrent layer"):
-            small_model(activation=activation)
+        refuses(DeclarationError, "recurrent layer", small_model, activation=activation)
 
 
 def test_the_first_of_twenty_symbols_is_remembered_without_options():

@@ -70,7 +70,7 @@ def test_a_shape_is_a_setting_of_chains(how: dict[str, Any]) -> None:
     declared = Lifted(LiftedMLP(sizes, loss=loss).network, **how)
     assert _same(built.fit(graph.x, graph.y), declared.fit(graph.x, graph.y))
     with pytest.raises(DeclarationError, match="another graph"):
-        Lifted(BY_NAME["two inputs"].network(), **how)
+        Lifted(BY_NAME["two of each"].network(), **how)
 
 
 def test_an_estimator_is_the_builder() -> None:

@@ -219,12 +219,6 @@ def test_a_shape_that_cannot_be_held_is_refused(make, message):
         make()
 
 
-def test_a_curvature_by_a_name_that_there_is_not_is_refused() -> None:
-    frame = pd.DataFrame(X.double().numpy(), columns=["a", "b", "c"])
-    with pytest.raises(DataError, match=r"convex names 'dose', .* there are a, b, c\."):
-        LiftedRegressor(convex={"dose": 1}).fit(frame, Y[:, 0].numpy())
-
-
 @pytest.mark.parametrize(
     "penalty",
     [

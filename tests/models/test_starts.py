@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 
 from liftednet import activations, losses
 from liftednet.layers import convolution, dense
-from liftednet.models import FullBatch, Lifted, LiftedMLP, Minibatch
+from liftednet.models import Lifted, LiftedMLP, Minibatch
 from liftednet.models.starts import RECURRENT_STARTS, fitted_start, linear_range
 from liftednet.network import Network
 from liftednet.penalties import Nonnegative
@@ -80,13 +80,6 @@ def test_a_layer_without_bias_and_one_with_a_constraint_start_where_they_may():
     network.fit(X[:500], Y[:500])
     assert all(bool((layer.matrix >= 0).all()) for layer in network.weights)
     assert network.weights[0].bias is None
-
-
-def test_the_default_start_serves_full_batches_and_a_warm_start_keeps_what_is_there():
-    network = LiftedMLP((64, *[10] * 5, 10), method=FullBatch(sweeps=1), warm_start=True).fit(X, Y)
-    network.method = STILL
-    before = network.weights[0].matrix.clone()
-    assert torch.allclose(network.fit(X, Y).weights[0].matrix, before, atol=1e-5)
 
 
 def test_gaussian_recurrent_weights_have_their_spectral_radius():

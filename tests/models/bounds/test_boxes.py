@@ -88,9 +88,8 @@ def test_a_box_is_refused_with_what_is_needed():
             certify(network(nn.ReLU), box=bad)
 
 
-def test_estimators_have_the_names_of_their_columns_and_kinds():
+def test_estimators_have_the_names_of_their_columns_and_kinds(draw):
     pandas = pytest.importorskip("pandas")
-    draw = np.random.default_rng(0)
     X = pandas.DataFrame({"age": draw.random(60), "color": draw.permutation(20 * list("rgb"))})
     X["sex"], X["alike"] = draw.permutation(30 * ["f", "m"]), "same"
     found = LiftedRegressor((4,), max_iter=3, monotonic_cst={"age": 1}, random_state=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import Any
 
@@ -84,51 +83,6 @@ def test_a_constant_moves_values_and_nothing_else():
     claim = certify(Moved(), torch.zeros(2, 1, dtype=torch.float64))
     assert claim.least.flatten().tolist() == pytest.approx([3.0, 0.0, 1.0], abs=1e-9)
     assert claim.most.flatten().tolist() == pytest.approx([4.0, 1.0, 2.0], abs=1e-9)
-
-
-def test_slopes_of_a_softmax_reach_a_quarter_and_its_norm_a_half():
-    """At equal scores of two classes p' is [[1/4, -1/4], [-1/4, 1/4]], of norm 1/2."""
-    network: Any = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Softmax(-1)).double()
-    with torch.no_grad():
-        network[0].weight.copy_(torch.eye(2))
-    claim, quarter = certify(network), torch.full((2,), 0.25, dtype=torch.float64)
-    torch.testing.assert_close(claim.highest.diagonal(), quarter, rtol=1e-12, atol=0)
-    torch.testing.assert_close(-claim.lowest[[0, 1], [1, 0]], quarter, rtol=1e-12, atol=0)
-    assert claim.highest[0, 0] >= 0.25 and claim.lowest[0, 1] <= -0.25
-    assert claim.highest[0, 1] == 0 and claim.lowest[0, 0] == 0
-    assert 0.5 <= claim.lipschitz <= 0.5 * (1 + 1e-9)
-    assert not claim.convex.any() and not claim.concave.any()
-
-
-def test_what_is_cut_at_both_ends_is_neither_convex_nor_steeper():
-    for middle, bends in (
-        (nn.Hardtanh(-1.0, 2.0), (False, False)), (nn.Hardtanh(-math.inf, 2.0), (False, True)),
-        (nn.Hardtanh(-1.0, math.inf), (True, False)),
-    ):  # fmt: skip
-        network: Any = nn.Sequential(nn.Linear(1, 1, bias=False), middle).double()
-        with torch.no_grad():
-            network[0].weight.fill_(3.0)
-        claim = certify(network)
-        assert (bool(claim.convex), bool(claim.concave)) == bends
-        assert float(claim.lowest) == 0 and float(claim.highest) == pytest.approx(3.0)
-        assert math.isclose(float(claim.least), middle.min_val)
-        assert math.isclose(float(claim.most), middle.max_val)
-
-
-def test_convex_units_turn_concave_under_a_falling_map():
-    class Sum(nn.Module):
-        def __init__(self, sign):
-            super().__init__()
-            self.sign = sign
-
-        def forward(self, x):
-            return (self.sign * x.relu()).sum(1, keepdim=True)
-
-    for sign in (1.0, -1.0):
-        claim = certify(Sum(sign).double(), torch.zeros(2, 3, dtype=torch.float64))
-        assert bool(claim.convex) == (sign > 0) and bool(claim.concave) == (sign < 0)
-        assert claim.increasing == ((0, 1, 2) if sign > 0 else ())
-        assert claim.decreasing == ((0, 1, 2) if sign < 0 else ())
 
 
 @pytest.mark.parametrize("slopes", [[0.5, 2.0, 0.0, 1.0], [0.25]], ids=str)

@@ -12,6 +12,7 @@ from liftednet import certify
 from liftednet.errors import LiftedError
 from liftednet.models.bounds.curves import CURVES
 from liftednet.models.bounds.refutation import _Trial, refute
+from tests.models.networks import refuses
 
 
 def network():
@@ -76,8 +77,7 @@ def test_a_jump_is_found_between_points():
 
     example = (torch.zeros(2, 1).double(),)
     jump, line = Jump(), nn.Identity()
-    with pytest.raises(LiftedError, match="refuted at x"):
-        refute(jump, certify(line, example), example, None)
+    refuses(LiftedError, "refuted at x", refute, jump, certify(line, example), example, None)
 
 
 def test_a_call_that_does_other_things_than_its_line_says_is_refused(monkeypatch):
@@ -127,8 +127,7 @@ def test_a_network_that_is_no_function_of_its_inputs_is_refused(answer):
         def forward(self, x):
             return answer(x)
 
-    with pytest.raises(LiftedError, match="one value was derived"):
-        certify(Own(), torch.zeros(2, 2).double())
+    refuses(LiftedError, "one value was derived", certify, Own(), torch.zeros(2, 2).double())
 
 
 @pytest.mark.parametrize("box", [None, (-2.0, 3.0)])
@@ -151,5 +150,4 @@ def test_of_a_linear_network_every_number_of_the_claim_is_tried(box):
         off = torch.tensor([0.0, 1e-6 * far])
         wrong += [replace(claim, least=claim.least + off), replace(claim, most=claim.most - off)]
     for false in wrong:
-        with pytest.raises(LiftedError, match="refuted at x"):
-            refute(made, false, example, None)
+        refuses(LiftedError, "refuted at x", refute, made, false, example, None)

@@ -39,31 +39,13 @@ class Written(nn.Module):
         return outputs
 
 
-def gated_in_place(s: Any, x: Tensor) -> Any:
-    """Multiply two tensors in place."""
-    x = s.one(x).relu()
+def in_place(s: Any, x: Tensor) -> Any:
+    """Compute by operators, methods and a function in place, whose value is not kept."""
+    x = s.one(x).relu_()
     x *= s.two(x).sigmoid()
-    return s.three(x)
-
-
-def shrunk(s: Any, x: Tensor) -> Any:
-    """Subtract and divide in place."""
-    x = s.one(x).relu()
     x -= 0.1
     x /= 2
-    return s.three(x)
-
-
-def method_in_place(s: Any, x: Tensor) -> Any:
-    """Call the methods that end in an underscore."""
-    x = s.one(x).relu_()
     x.add_(s.two(x)).mul_(0.5)
-    return s.three(x)
-
-
-def function_in_place(s: Any, x: Tensor) -> Any:
-    """Forget the value of a function in place."""
-    x = s.one(x)
     functional.relu(x, inplace=True)
     return s.three(x)
 
@@ -85,10 +67,7 @@ NETWORKS: dict[str, tuple[tuple[int, ...], int, Callable[[Any, Tensor], Any]]] =
     "dot": (FLAT, 0, lambda s, x: s.one(x).relu() @ s.scale),
     "product and sum": (FLAT, 0, lambda s, x: (s.one(x).relu() * s.two(s.one(x))).sum(dim=1)),
     "clamp": (FLAT, 3, lambda s, x: s.three(s.one(x).clamp(min=0))),
-    "in place, not returned": (FLAT, 3, function_in_place),
-    "*= gate": (FLAT, 3, gated_in_place),
-    "-=, /=": (FLAT, 3, shrunk),
-    "add_, mul_": (FLAT, 3, method_in_place),
+    "in place": (FLAT, 3, in_place),
     "scale": (FLAT, 3, lambda s, x: s.three(s.scale * s.one(x).relu())),
     "scalar parameter": (FLAT, 3, lambda s, x: s.three(s.mix * s.one(x).relu())),
     "chunk": (FLAT, 3, halves),

@@ -568,8 +568,7 @@ def test_targets_may_have_the_shape_of_pictures(generator) -> None:
     assert lifted.forward(x).shape == (20, 16, 3)
 
 
-def test_features_in_several_units_are_worth_what_each_tells():
-    generator = torch.Generator().manual_seed(0)
+def test_features_in_several_units_are_worth_what_each_tells(generator):
     x = torch.randn(600, 20, generator=generator)
     y = x @ torch.randn(20, 1, generator=generator)
     units = 10 ** (6 * torch.rand(20, generator=generator) - 3)

@@ -13,6 +13,7 @@ from torch import nn
 
 from liftednet import optimize, to_cvxpy
 from liftednet.errors import DataError, DeclarationError, SolverError
+from tests.models.networks import refuses
 from tests.models.programs.networks import drawn
 
 RNG = np.random.default_rng(0)
@@ -97,8 +98,7 @@ def test_a_convex_problem_has_the_bound_of_its_dual() -> None:
     stated = to_cvxpy(network, x)
     best = optimize(stated, cp.Minimize(stated.output[0] + cp.sum_squares(x)), gap=1e-7)
     assert best.proven and abs(best.value - best.bound) <= 1e-7 * abs(best.value)
-    with pytest.raises(DeclarationError, match="mixed_integer=True"):
-        optimize(stated, cp.Maximize(stated.output[0]))
+    refuses(DeclarationError, "mixed_integer=True", optimize, stated, cp.Maximize(stated.output[0]))
 
 
 def test_a_limit_of_time_leaves_a_bound() -> None:
@@ -128,9 +128,6 @@ def test_what_cannot_be_solved_is_refused() -> None:
         (network, best, [], DataError, r"to_cvxpy\(model.* returns, got Sequential"),
     ]
     for given, objective, limits, error, words in refused:
-        with pytest.raises(error, match=words):
-            optimize(given, objective, limits)
-    with pytest.raises(DataError, match="x0"):
-        optimize(stated, cp.Maximize(y), x0=np.zeros(3))
-    with pytest.raises(DataError, match="gap"):
-        optimize(stated, cp.Maximize(y), gap=0.0)
+        refuses(error, words, optimize, given, objective, limits)
+    refuses(DataError, "x0", lambda: optimize(stated, cp.Maximize(y), x0=np.zeros(3)))
+    refuses(DataError, "gap", lambda: optimize(stated, cp.Maximize(y), gap=0.0))

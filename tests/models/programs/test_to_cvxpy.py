@@ -17,6 +17,7 @@ from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.layers import dense
 from liftednet.losses import SquaredError
 from liftednet.models import Lifted, LiftedMLP, Minibatch, input_convex
+from tests.models.networks import refuses
 from tests.models.programs.networks import drawn as of_drawn_weights
 
 RNG = np.random.default_rng(0)
@@ -235,10 +236,8 @@ def test_what_cannot_stand_in_a_problem_is_refused() -> None:
         (LiftedMLP((2, 3, 1), ELU(), SquaredError()), x, None, NotFittedError, ""),
     ]
     for network, inputs, given, error, words in refused:
-        with pytest.raises(error, match=words):
-            to_cvxpy(network, inputs, box=given)
-    with pytest.raises(DeclarationError, match="not convex"):
-        to_cvxpy(relu, x, box=(-1, 1), mixed_integer=False)
+        refuses(error, words, to_cvxpy, network, inputs, box=given)
+    refuses(DeclarationError, "not convex", to_cvxpy, relu, x, box=(-1, 1), mixed_integer=False)
     assert all(p.requires_grad for p in relu.parameters())
 
 
@@ -246,8 +245,7 @@ def test_whole_numbers_are_left_to_cvxpy() -> None:
     network = drawn(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
     x = cp.Variable(2, integer=True, bounds=[-3, 3])
     stated = to_cvxpy(network, x)
-    with pytest.raises(DeclarationError, match="HIGHS"):
-        optimize(stated, cp.Maximize(stated.output[0]))
+    refuses(DeclarationError, "HIGHS", lambda: optimize(stated, cp.Maximize(stated.output[0])))
     best = cp.Problem(cp.Maximize(stated.output[0]), stated.constraints).solve(solver="HIGHS")
     points = torch.tensor([[a, b] for a in range(-3, 4) for b in range(-3, 4)], dtype=torch.float32)
     with torch.no_grad():
