@@ -27,7 +27,6 @@ from liftednet.models import (
     Checkpoint,
     FullBatch,
     GaussNewton,
-    Global,
     Lifted,
     LiftedMLP,
     Minibatch,
@@ -122,7 +121,6 @@ OWN: list[tuple[str, Any, dict[str, Any]]] = [
         {"dtype": torch.float32, "activations": activations.Tanh()},
     ),
     ("normal", GaussNewton(60, form="normal"), {}),
-    ("global", Global(1e-9, rounds=9), {"rho": 0.3}),
     ("missing", SHORT, {"missing": True}),
 ]
 HOLES = X.masked_fill(X > 1, torch.nan)

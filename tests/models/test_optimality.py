@@ -10,7 +10,7 @@ from liftednet import Activation, global_gap, posterior
 from liftednet.activations import LeakyReLU, ReLU, Tanh
 from liftednet.errors import DataError, DeclarationError, FitWarning
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Huber, Quantile, SquaredError
-from liftednet.models import GaussNewton, Global, LiftedMLP, add_unit, global_path
+from liftednet.models import Checkpoint, GaussNewton, Global, LiftedMLP, add_unit, global_path
 from liftednet.models.results import Ending
 from liftednet.penalties import L1
 from tests.models.networks import refuses
@@ -119,6 +119,22 @@ def test_a_unit_is_added_on_the_scale_of_raw_data():
     new = global_gap(wider.fit(X, y) if wider.warm_start else wider, X, y)
     assert wider.sizes == (2, 2, 1) and model.sizes == (2, 1, 1)
     assert torch.isfinite(wider.predict(X)).all() and new.width == 2
+
+
+def test_a_fit_goes_on_from_its_checkpoint_to_the_same_bits(tmp_path):
+    X, y = waves(50)
+    whole = LiftedMLP((2, 40, 1), ReLU(), SquaredError(), rho=0.1, method="global").fit(X, y)
+    file = Checkpoint(tmp_path / "fit", seconds=0.0)
+
+    def stop(step):
+        if step.number == 3:
+            raise KeyboardInterrupt
+
+    model = LiftedMLP((2, 40, 1), ReLU(), SquaredError(), rho=0.1, method="global")
+    model.fit(X, y, checkpoint=file, on_step=stop)
+    model.fit(X, y, checkpoint=file, resume=True)
+    for one, other in zip(whole.weights, model.weights, strict=True):
+        assert torch.equal(one.matrix, other.matrix)
 
 
 @pytest.mark.parametrize(
