@@ -123,6 +123,8 @@ class Global:
         )  # fmt: skip
         gap = memory.get("gap", math.inf)
         missed = f"its {self.rounds} rounds are used up"
+        if 0 < number < self.rounds:
+            next(moves)  # the last round that was kept, from whose search the next one goes on
         try:
             while number < self.rounds:
                 now = next(moves)

@@ -1,6 +1,7 @@
 """Networks trained to the global optimum, and how far others are from it."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -135,6 +136,9 @@ def test_a_fit_goes_on_from_its_checkpoint_to_the_same_bits(tmp_path):
     model.fit(X, y, checkpoint=file, resume=True)
     for one, other in zip(whole.weights, model.weights, strict=True):
         assert torch.equal(one.matrix, other.matrix)
+    assert whole.trace is not None and model.trace is not None
+    rounds = ([replace(x, seconds=0.0) for x in fit.trace.steps] for fit in (whole, model))
+    assert next(rounds) == next(rounds)  # none twice
 
 
 @pytest.mark.parametrize(
