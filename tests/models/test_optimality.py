@@ -137,8 +137,10 @@ def test_a_fit_goes_on_from_its_checkpoint_to_the_same_bits(tmp_path):
     for one, other in zip(whole.weights, model.weights, strict=True):
         assert torch.equal(one.matrix, other.matrix)
     assert whole.trace is not None and model.trace is not None
-    rounds = ([replace(x, seconds=0.0) for x in fit.trace.steps] for fit in (whole, model))
-    assert next(rounds) == next(rounds)  # none twice
+    rounds = [
+        [replace(x, seconds=0.0) for x in trace.steps] for trace in (whole.trace, model.trace)
+    ]
+    assert rounds[0] == rounds[1]  # none twice
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -19,7 +20,7 @@ from tests.liftednet.activations.catalogue import SEPARABLE
 by_name = pytest.mark.parametrize
 
 
-FORWARD = {  # beside those that torch has by the same name, in test_losses.py
+FORWARD: dict[Any, Any] = {  # beside those that torch has by the same name, in test_losses.py
     activations.Arctan(): np.arctan,
     activations.Sine(): lambda u: np.sin(np.clip(u, -np.pi / 2, np.pi / 2)),
     activations.Sign(): np.sign,

@@ -288,7 +288,7 @@ def test_loops_compiled_beside_have_the_types_of_the_calls() -> None:
     fit = partial(WeightFit, joint(activations.Identity()), Design(x), x[:, :2])
     y = torch.eye(3)
     simplex = OutputFit(SimplexCrossEntropy(), y, tight(activations.SimplexProjection()), y)
-    problems = [
+    problems: list[tuple[Any, Any]] = [
         (CoordinateDescent(), fit(L1(0.5))), (CoordinateDescent(), fit(GroupLasso(0.5))),
         (CompiledDescent(), below_one_link(40)), (CompiledDescent(), below_one_link(40, samples=3)),
         (CompiledNewton(), below_one_link(3)), (CompiledNewton(), below_one_link(3, torch.float32)),
