@@ -95,12 +95,14 @@ def shape_of(settings: Settings, X: Any, y: Any) -> DataShape | None:
     shapes = [getattr(x, "shape", ()) for x in given]
     if not shapes or not shapes[0]:
         return None
-    inputs, terms = settings.network.inputs, settings.network.terms
+    inputs = settings.network.inputs
     gaps = any(x.missing for x in inputs)
     holes = gaps and any(bool(torch.as_tensor(x).isnan().any()) for x in given)
     samples, steps = (*shapes[0], 0)[:2]
-    targets = (as_tensor("y", array) for array in (y if len(terms) > 1 else (y,)))
-    apart = any(x.sequence for x in inputs) and any(map(of_steps, targets))
+    targets = y if isinstance(y, tuple | list) else (y,)
+    arrays = (x for x in targets if isinstance(x, torch.Tensor | np.ndarray))  # or refused later
+    each = (of_steps(as_tensor("y", array)) for array in arrays)
+    apart = any(x.sequence for x in inputs) and any(each)
     answers = int(steps) if apart else 1
     return DataShape(int(processes.total_of(samples)), int(steps), answers, holes)
 

@@ -105,7 +105,8 @@ class Loops(NamedTuple):
     Attributes:
         rows: the module that they are of.
         names: of the loops.
-        call: a function of `solvers` that calls them, given their kind and how many links.
+        call: a function of `solvers` that calls them, given their kind and how many links; "" of
+            those that trainings alone take.
         kind: of their numbers.
         links: how many of these they take; None where they take none.
     """
