@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
@@ -70,8 +71,26 @@ _ROUNDING = 1e-13  # of terms, that sums over samples may be off
 Cache = TypeVar("Cache")
 
 
+class _ByLoops(ABC):
+    """A solver that suits what its loops serve, where no compiler is waited for in vain."""
+
+    @abstractmethod
+    def _asks(self, problem: Any) -> tuple[Loops, int] | None:
+        """Return loops, and entries as for `worth_compiling`; None of what suits others."""
+
+    def suits(self, problem: Any) -> bool:
+        """Say whether loops wait for a problem that suits them, or that is worth the compiler."""
+        asked = self._asks(problem)
+        return asked is not None and (worth_compiling(asked[1]) or at_hand(asked[0]))
+
+    def repeated(self, problem: Any) -> bool:
+        """Say whether loops are compiled for a problem that suits them, maybe beside others."""
+        asked = self._asks(problem)
+        return asked is not None and compiled_beside(*asked)
+
+
 @dataclass(frozen=True)
-class _OnRamps(Solver[StateFit, Tensor, Cache], Generic[Cache]):
+class _OnRamps(_ByLoops, Solver[StateFit, Tensor, Cache], Generic[Cache]):
     """A solver of what `Dual` serves, where the activation is a ramp, on a CPU with Numba."""
 
     kind = StateFit
@@ -117,22 +136,12 @@ class CompiledNewton(_OnRamps[SharedMap]):
             return f"it serves at most {_MOST} columns of all links, not {columns}"
         return None
 
-    def suits(self, problem: StateFit) -> bool:
-        """Say whether columns are fewer than units, and no compiler is waited for in vain."""
-        size = problem.samples, problem.units
-        return self._alone(problem) and (worth_compiling(*size) or at_hand(self._loops(problem)))
-
-    def repeated(self, problem: StateFit) -> bool:
-        """Say whether columns are fewer than units, and loops compiled, maybe beside problems."""
-        entries = problem.pre_activation.numel()
-        return self._alone(problem) and compiled_beside(self._loops(problem), entries)
-
-    def _alone(self, problem: StateFit) -> bool:
-        return columns_above(problem) < problem.units
-
-    def _loops(self, problem: StateFit) -> Loops:
-        dtype = problem.pre_activation.dtype
-        return Loops("newton_rows", ("newton_rows",), "below_links", dtype, len(problem.links))
+    def _asks(self, problem: StateFit) -> tuple[Loops, int] | None:
+        """Return the loop where columns are fewer than units."""
+        if columns_above(problem) >= problem.units:
+            return None
+        u, links = problem.pre_activation, len(problem.links)
+        return Loops("newton_rows", ("newton_rows",), "below_links", u.dtype, links), u.numel()
 
     def prepare(self, problem: StateFit, previous: SharedMap | None = None) -> SharedMap:
         """Return the links' weights in rotated coordinates, the previous ones if they serve."""
@@ -228,16 +237,11 @@ class CompiledDescent(_OnRamps[SharedHessian]):
 
     name: str = field(default="compiled-descent", init=False)
 
-    def suits(self, problem: StateFit) -> bool:
-        """Say whether the units' matrix stays in a cache, and no compiler is waited for in vain."""
-        size = problem.samples, problem.units
-        return problem.units <= _UNITS and (worth_compiling(*size) or at_hand(_DESCENT))
-
-    def repeated(self, problem: StateFit) -> bool:
-        """Say whether the matrix does, and loops are compiled, maybe beside problems."""
+    def _asks(self, problem: StateFit) -> tuple[Loops, int] | None:
+        """Return the loops where the units' matrix stays in a cache."""
         of_newton = columns_above(problem) < min(problem.units, _MOST + 1)
         entries = 0 if of_newton else problem.pre_activation.numel()
-        return problem.units <= _UNITS and compiled_beside(_DESCENT, entries)
+        return (_DESCENT, entries) if problem.units <= _UNITS else None
 
     def prepare(self, problem: StateFit, previous: SharedHessian | None = None) -> SharedHessian:
         """Return the links' products, the previous ones if they serve."""
@@ -354,7 +358,7 @@ def _chunks(whole: slice, columns: int) -> Iterator[slice]:
 
 
 @dataclass(frozen=True)
-class CompiledSimplex(Solver[OutputFit, Tensor, None]):
+class CompiledSimplex(_ByLoops, Solver[OutputFit, Tensor, None]):
     """Solves the cross-entropy on the simplex as `SimplexDual` does, samples in vector registers.
 
     Lifted Neural Networks, appendix A.
@@ -379,16 +383,9 @@ class CompiledSimplex(Solver[OutputFit, Tensor, None]):
         """Ask for the simplex cross-entropy, a CPU, and Numba."""
         return SimplexDual().refusal(problem) or refusal(problem.pre_activation)
 
-    def suits(self, problem: OutputFit) -> bool:
-        """Say whether no compiler has to be waited for, or that is worth it."""
-        return worth_compiling(*problem.pre_activation.shape) or at_hand(self._loops(problem))
-
-    def repeated(self, problem: OutputFit) -> bool:
-        """Say whether loops are compiled, maybe beside problems."""
-        return compiled_beside(self._loops(problem), problem.pre_activation.numel())
-
-    def _loops(self, problem: OutputFit) -> Loops:
-        return Loops("simplex_rows", ("simplex_rows",), "on_simplex", problem.target.dtype)
+    def _asks(self, problem: OutputFit) -> tuple[Loops, int]:
+        u = problem.pre_activation
+        return Loops("simplex_rows", ("simplex_rows",), "on_simplex", u.dtype), u.numel()
 
     def minimize(
         self, problem: OutputFit, start: Tensor | None, cache: None, tolerance: float
@@ -451,7 +448,7 @@ def parted(penalty: Penalty, shape: tuple[int, int]) -> Parts | None:
 
 
 @dataclass(frozen=True)
-class CoordinateDescent(Solver[WeightFit, Weights, None]):
+class CoordinateDescent(_ByLoops, Solver[WeightFit, Weights, None]):
     """Solves a quadratic weight fit with a penalty of entries or of rows, by its Gram matrix.
 
     With H the Gram matrix about the mean of X and q what it pulls to, every unit is
@@ -490,17 +487,7 @@ class CoordinateDescent(Solver[WeightFit, Weights, None]):
             return f"it serves at most {_INPUTS} inputs, not {problem.design.features}"
         return refusal(problem.targets)
 
-    def suits(self, problem: WeightFit) -> bool:
-        """Say whether no compiler has to be waited for, or that is worth it."""
-        loops, entries = self._asks(problem)
-        return worth_compiling(entries) or at_hand(loops)
-
-    def repeated(self, problem: WeightFit) -> bool:
-        """Say whether the loop is compiled, maybe beside problems."""
-        return compiled_beside(*self._asks(problem))
-
     def _asks(self, problem: WeightFit) -> tuple[Loops, int]:
-        """Return a problem's loop, and entries as for `worth_compiling`."""
         groups = any(isinstance(part, GroupLasso) for part in problem.penalty.parts)
         loop, call = ("descend_together", "of_groups") if groups else ("descend", "of_entries")
         entries = _FIT + problem.design.features**2 // _QUICK * problem.units
