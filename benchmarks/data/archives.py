@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,12 +132,18 @@ def cache_folder() -> Path:
 
 
 def _find(archive: Archive, folder: str | Path | None) -> Path | None:
-    named = os.environ.get(FOLDER_VARIABLE)
-    places = [Path(folder)] if folder is not None else [Path(named)] if named else []
+    places = (place / archive.file for place in _places(folder))
+    return next((place for place in places if place.is_file()), None)
+
+
+def _places(folder: str | Path | None) -> Iterator[Path]:
     # A folder that the caller names is meant: falling back to another would hide a typing error.
-    if folder is None:
-        places.append(cache_folder())
-    return next((p / archive.file for p in places if (p / archive.file).is_file()), None)
+    if folder is not None:
+        yield Path(folder)
+        return
+    if named := os.environ.get(FOLDER_VARIABLE):
+        yield Path(named)
+    yield cache_folder()  # which asks for pooch
 
 
 def _download(archive: Archive) -> Path | None:
