@@ -18,6 +18,7 @@ from liftednet.errors import DataError
 from liftednet.processes import size
 
 FLOATS = (torch.float32, torch.float64)
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # which torch has, and computes little with
 
 
@@ -181,6 +182,31 @@ def integers(name: str, values: Any) -> Tensor:
     if tensor.is_floating_point() or tensor.dtype == torch.bool:
         raise DataError(f"{name} must be integers, got {tensor.dtype}.")
     return tensor.long()
+
+
+def finite_numbers(name: str, value: Any, endless: float | None = None) -> Numbers:
+    """Return numbers as a float64 array: of a tensor on any device, an array or a sequence.
+
+    Args:
+        name: in messages.
+        value: the numbers.
+        endless: an infinite one that some of them may be.
+
+    Raises:
+        DataError: they are none, or not finite.
+    """
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().double().numpy()
+    try:
+        array: Numbers = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name} must be numbers, got {type(value).__name__}.") from error
+    bad = ~np.isfinite(array)
+    if endless is not None and not bad.all():
+        bad &= array != endless
+    if bad.any():
+        raise DataError(f"{name} must be finite; {int(bad.sum())} are not.")
+    return array
 
 
 def _first_few(values: list[Any]) -> str:

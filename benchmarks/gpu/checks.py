@@ -10,15 +10,15 @@ from functools import partial
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.gpu.jobs import Job
 from benchmarks.gpu.problems import exact, state_fit
 from benchmarks.gpu.timing import Scale
-from liftednet import activations
+from liftednet import activations, lift, losses
 from liftednet.activation import Activation
 from liftednet.divergences import joint, tight
-from liftednet.models import LiftedMLP, Minibatch
+from liftednet.models import Lifted, LiftedMLP, Minibatch
 from liftednet.models.methods import minibatch, step_graphs
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, OutputFit, StateFit, WeightFit
@@ -123,7 +123,8 @@ def check_jobs(scale: Scale) -> Iterator[Job]:
         yield Job(f"{case.kernel}: {case.name}", partial(check, case))
     yield Job("more than 2^31 numbers", partial(large_check, scale))
     yield Job("Gram matrix", partial(gram_check, scale))
-    yield Job("replayed steps", partial(replayed_check, scale))
+    for convolution in (False, True):
+        yield Job("replayed steps", partial(replayed_check, scale, convolution))
 
 
 def large_check(scale: Scale) -> Check:
@@ -157,20 +158,34 @@ def gram_check(scale: Scale) -> Check:
     return Check("ridge", name, residual, error, True, error <= 1e-3)
 
 
-def replayed_check(scale: Scale) -> Check:
+def replayed_check(scale: Scale, convolution: bool) -> Check:
     """Train on minibatches whose steps are replayed from CUDA graphs, and by plain steps.
 
     Where there is no GPU, both are plain.
+
+    Args:
+        scale: sizes and device.
+        convolution: whether the network is one of torch with a BatchNorm, or dense.
     """
     generator, samples = torch.Generator().manual_seed(0), scale.size(5_000, 60)
-    x = torch.randn(samples, scale.size(784, 8), generator=generator)
-    y, sizes = x[:, :3].argmax(1), (x.shape[1], scale.size(300, 6), 3)
+    shape = (1, 8, 8) if convolution or scale.toy else (784,)
+    x = torch.randn(samples, *shape, generator=generator)
+    y = x.flatten(1)[:, :3].argmax(1)
+    method = Minibatch(epochs=6, batch_size=scale.size(100, 10))
+
+    def made() -> Lifted:
+        if not convolution:
+            sizes, device = (x[0].numel(), scale.size(300, 6), 3), str(scale.device)
+            flat = LiftedMLP(sizes, method=method, dtype=torch.float32, device=device)
+            return flat.fit(x.flatten(1), y)
+        torch.manual_seed(0)
+        parts = nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(216, 3)
+        network = nn.Sequential(*parts).to(scale.device)
+        lifted = lift(network, x[:2], loss=losses.CrossEntropy(), method=method, show=False)
+        return lifted.fit(x, y)
 
     def trained() -> list[Tensor]:
-        method = Minibatch(epochs=6, batch_size=scale.size(100, 10))
-        device = str(scale.device)
-        model = LiftedMLP(sizes, method=method, dtype=torch.float32, device=device).fit(x, y)
-        return [layer.stacked() for layer in model.weights]
+        return [layer.stacked() for layer in made().weights]
 
     with patch.object(step_graphs, "recorded", wraps=step_graphs.recorded) as recorded:
         first, second = trained(), trained()
@@ -181,5 +196,6 @@ def replayed_check(scale: Scale) -> Check:
     )
     same = all(a.equal(b) for a, b in zip(first, second, strict=True))
     good = same and error <= _ERROR and (scale.toy or recorded.call_count == 4)
+    name = f"{samples:,} x {', '.join(map(str, shape))}"
     note = f"{recorded.call_count} graphs"
-    return Check("replayed steps", f"{samples:,} x {x.shape[1]}", 0.0, error, same, good, note)
+    return Check("replayed steps", name, 0.0, error, same, good, note)

@@ -15,7 +15,7 @@ from liftednet.errors import DataError
 from liftednet.lazy import sparse
 from liftednet.sets.constraint import Constraint
 from liftednet.sets.polyhedron import Array, Limits
-from liftednet.validation import integers
+from liftednet.validation import finite_numbers, integers
 
 __all__ = ["Bounds", "Budget", "GroupMeans", "Linear", "Order", "Rising", "Total", "Values"]
 
@@ -89,7 +89,7 @@ class Linear(Constraint):
         inputs: Any = None,
     ) -> None:
         """Keep coefficients and ends."""
-        given = _as_array("the coefficients of Linear", coefficients)
+        given = finite_numbers("the coefficients of Linear", coefficients)
         self.coefficients = given[:, None] if given.ndim == 1 else given
         if self.coefficients.ndim != 2 or not self.coefficients.any(axis=0).all():
             raise DataError(
@@ -97,7 +97,7 @@ class Linear(Constraint):
                 f"the k all zero; got shape {given.shape}."
             )
         self.lower, self.upper, self.equal = _given("Linear", lower, upper, equal)
-        self.inputs = None if inputs is None else _as_array("the inputs of Linear", inputs)
+        self.inputs = None if inputs is None else finite_numbers("the inputs of Linear", inputs)
         if self.inputs is not None and self.inputs.ndim == 1:
             self.inputs = self.inputs[:, None]
 
@@ -264,7 +264,7 @@ class Values(Constraint):
     def __init__(self, rows: Any, targets: Any) -> None:
         """Keep rows and targets."""
         self.rows: Array = integers("the rows of Values", rows).cpu().numpy()
-        given = _as_array("the targets of Values", targets)
+        given = finite_numbers("the targets of Values", targets)
         self.targets = given[:, None] if given.ndim == 1 else given
         if self.rows.ndim != 1 or self.targets.ndim != 2 or len(self.rows) != len(self.targets):
             raise DataError(
@@ -313,7 +313,7 @@ class Budget(Constraint):
 
     def __init__(self, highest: Any) -> None:
         """Keep the budget."""
-        self.highest = _as_array("the budget", highest)
+        self.highest = finite_numbers("the budget", highest)
 
     def limits(self, samples: int, outputs: int) -> Limits:
         """Return one limit for each output."""
@@ -449,7 +449,7 @@ def _given(
         raise DataError(f"{name} needs lower, upper or both, or equal alone.")
     given = {"lower": (lower, -np.inf), "upper": (upper, np.inf), "equal": (equal, None)}
     low, high, both = (
-        None if x is None else _as_array(f"{end} of {name}", x, none)
+        None if x is None else finite_numbers(f"{end} of {name}", x, none)
         for end, (x, none) in given.items()
     )
     if low is not None and high is not None:
@@ -509,32 +509,7 @@ def _require_known(name: str, rows: Array, samples: int) -> None:
 
 def _number(name: str, value: Any) -> float:
     """Return one number, or raise `DataError`."""
-    array = _as_array(name, value)
+    array = finite_numbers(name, value)
     if array.ndim:
         raise DataError(f"{name} must be one number, got some of shape {array.shape}.")
     return float(array)
-
-
-def _as_array(name: str, value: Any, endless: float | None = None) -> Array:
-    """Return numbers as a float64 array.
-
-    Args:
-        name: in messages.
-        value: numbers.
-        endless: an infinite one that some of them may be.
-
-    Raises:
-        DataError: they are none, or not finite.
-    """
-    if isinstance(value, Tensor):
-        value = value.detach().cpu().numpy()
-    try:
-        array: Array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{name} must be numbers, got {type(value).__name__}.") from error
-    bad = ~np.isfinite(array)
-    if endless is not None and not bad.all():
-        bad &= array != endless
-    if bad.any():
-        raise DataError(f"{name} must be finite; {int(bad.sum())} are not.")
-    return array

@@ -18,7 +18,7 @@ from liftednet.errors import DataError
 from liftednet.export import ExportedGraph, to_torch
 from liftednet.layers.expression import Applied
 from liftednet.layers.projection import Projection
-from liftednet.validation import as_tensor, model_of
+from liftednet.validation import as_tensor, finite_numbers, model_of
 
 from ..prediction import Predictor
 from .calls import FUNCTIONS, RULES
@@ -162,16 +162,14 @@ def require_box(box: Any, inputs: int) -> tuple[Array, Array]:
         DataError: it is no pair, has other sizes, is not finite, or empty.
     """
     try:
-        ends = [np.asarray(end, dtype=np.float64) for end in box]
+        ends = [finite_numbers("an end of box", end) for end in box]
         low, high = (
             np.broadcast_to(end.reshape(-1) if end.ndim else end, inputs).copy() for end in ends
         )
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"box must be (lowest, highest), each a number or {inputs} of them; got {box!r}."
+            f"box must be (lowest, highest), each a finite number or {inputs} of them; got {box!r}."
         ) from error
-    if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise DataError(f"box must have finite ends; got {box!r}.")
     if not (low <= high).all():
         raise DataError(
             f"box must have lowest <= highest: it is empty, input {int((low > high).argmax())} has "

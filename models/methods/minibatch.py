@@ -304,7 +304,7 @@ class BatchSteps:
         loss, gradients, values = self.gradients.of(batch, self.weights, counts, weight)
         looks = self._looks(values, len(batch))
         self._begin(looks)
-        mass, means = samples * weight, [metric.mean for metric in self._metrics]
+        mass = samples * weight
         pulls = self._pulls(mass)
         centered = [
             gradient.centered(metric, layer, pull / processes.size())
@@ -312,6 +312,7 @@ class BatchSteps:
                 gradients, self._metrics, self.weights, pulls, strict=True
             )
         ]
+        means = [metric.mean for metric in self._metrics]  # with which they are centered
         loss, centered = self._summed(loss, centered, looks)
         moves = [
             metric.move(metric.about(mean, *pair), pair[1], pull)

@@ -13,7 +13,7 @@ import numpy as np
 from liftednet.activations import Identity
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.lazy import cvxpy as cp
-from liftednet.validation import model_of
+from liftednet.validation import finite_numbers, model_of
 
 from ..bounds.curves import Array
 from ..prediction import Predictor
@@ -115,7 +115,7 @@ def invert(
             "invert is for one sample of a network that is stated by to_cvxpy with a box, and with "
             "mixed_integer=True where it is convex."
         )
-    x, wanted = network.x, np.asarray(y, dtype=float)
+    x, wanted = network.x, finite_numbers("y", y)
     if wanted.shape != network.output.shape:
         raise DataError(f"y must have the shape {network.output.shape}, got {wanted.shape}.")
     if prior is None:
@@ -123,7 +123,7 @@ def invert(
     elif isinstance(prior, cp.Expression):
         cost = prior
     else:
-        point = np.asarray(prior, dtype=float)
+        point = finite_numbers("the prior's point", prior)
         if point.shape != x.shape:
             raise DataError(f"the prior's point must have the shape {x.shape}, got {point.shape}.")
         cost = cp.norm(x - point)

@@ -19,7 +19,7 @@ import numpy as np
 
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.lazy import cvxpy as cp
-from liftednet.validation import require_positive
+from liftednet.validation import finite_numbers, require_positive
 
 from ..bounds.curves import Array
 from .cvxpy_network import CvxpyNetwork, require_stated
@@ -292,7 +292,7 @@ class _Proof:
         """Find a first answer: by projected steps, then by tangents where constraints are left."""
         given, search = [], self.search
         if x0 is not None and len(self.variables) == 1:
-            given.append(np.asarray(x0, dtype=float).flatten(order="F"))
+            given.append(finite_numbers("x0", x0).flatten(order="F"))
         points = search.best(given, np.random.default_rng(0))
         values = search.objectives(points)
         some = values[np.isfinite(values)]

@@ -11,7 +11,7 @@ import numpy as np
 
 from liftednet.errors import DataError, SolverError
 from liftednet.lazy import cvxpy as cp
-from liftednet.validation import require_positive
+from liftednet.validation import finite_numbers, require_positive
 
 from ..bounds.curves import Array
 from ..bounds.reading import require_box
@@ -97,7 +97,7 @@ def robustness_radius(
         >>> round(found.most, 3), bool(0.70 < found.least <= 0.7072)
         (0.707, True)
     """
-    point = np.asarray(x, dtype=float).flatten()
+    point = finite_numbers("x", x).flatten()
     if norm not in (2, math.inf):
         raise DataError(f'norm must be 2 or float("inf"), got {norm!r}.')
     require_positive("gap", gap)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import cvxpy as cp
@@ -140,7 +141,7 @@ def test_exact_slopes_are_attained_where_they_say(activation, gap) -> None:
 def test_no_input_within_the_radius_has_another_answer() -> None:
     X = RNG.normal(size=(300, 3))
     model = LiftedClassifier((8,), max_iter=10, random_state=0).fit(X, (X[:, 0] > X[:, 1] ** 2))
-    found = robustness_radius(model, X[0])
+    found = robustness_radius(model, torch.tensor(X[0], requires_grad=True))
     assert 0 < found.least <= found.most and found.most - found.least <= 2e-3 * found.most
     assert found.x is not None and np.abs(found.x - X[0]).max() == pytest.approx(found.most)
     around = X[0] + found.least * RNG.uniform(-1, 1, (5000, 3))
@@ -162,6 +163,8 @@ def test_a_limit_of_time_leaves_a_radius_that_lines_prove(draw: np.random.Genera
 
 def test_what_has_no_radius_is_refused() -> None:
     refuses(DataError, "norm", lambda: robustness_radius(nn.Linear(2, 2), np.zeros(2), norm=1))
+    refuses(DataError, "finite", lambda: robustness_radius(nn.Linear(2, 2), [0.0, math.nan]))
+    refuses(DataError, "numbers", lambda: robustness_radius(nn.Linear(2, 2), ["0", "one"]))
     refuses(DataError, "box", robustness_radius, nn.Linear(2, 2), np.full(2, 5.0), box=(0, 1))
     same = nn.Linear(2, 2)
     nn.init.zeros_(same.weight)
