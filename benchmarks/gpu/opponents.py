@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable
 from functools import partial
@@ -36,6 +37,7 @@ def captured(work: Callable[[], object], device: torch.device) -> Callable[[], o
                 work()
         here.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
+        gc.collect()  # of another graph, which must not go while this one is recorded
         with torch.cuda.graph(graph, stream=side):
             work()
     return graph.replay

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -136,6 +138,18 @@ def recorded(work: Callable[[], None], device: torch.device) -> Callable[[], Non
         here.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         # Threads that load data may do meanwhile what a recording may not.
-        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+        with _kept(), torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             work()
     return graph.replay
+
+
+@contextmanager
+def _kept() -> Iterator[None]:
+    """Have no garbage collected: a graph of an earlier training that goes ends a recording."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
