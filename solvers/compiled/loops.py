@@ -103,15 +103,13 @@ class Loops(NamedTuple):
     """Compiled loops, and what they take.
 
     Attributes:
-        rows: the module that they are of.
-        names: of the loops.
+        names: of the loops, each behind that of its module.
         call: a function of `solvers` that calls them, given their kind and how many links; "" of
             those that trainings alone take.
-        kind: of their numbers.
-        links: how many of these they take; None where they take none.
+        kind: of the numbers of the first, the others have float64.
+        links: how many of these the first takes; None where it takes none.
     """
 
-    rows: str
     names: tuple[str, ...]
     call: str
     kind: torch.dtype = torch.float64
@@ -120,19 +118,27 @@ class Loops(NamedTuple):
     @property
     def compiled(self) -> bool:
         """Whether nobody has to wait for them, for Numba neither where none are kept."""
-        if "numba" not in sys.modules and not _are_kept(self.rows, self.names[0]):
+        if "numba" not in sys.modules and not all(map(_are_kept, self.names)):
             return False
         from . import lanes
 
-        module = import_module(f".{self.rows}", __package__)
-        loops = (getattr(module, name) for name in self.names)
-        return all(lanes.at_hand(loop, str(self.kind)[6:], self.links) for loop in loops)
+        first, *others = map(found, self.names)
+        kind = str(self.kind).removeprefix("torch.")
+        return lanes.at_hand(first, kind, self.links) and all(
+            lanes.at_hand(loop, "float64", None) for loop in others
+        )
+
+
+def found(name: str) -> Any:
+    """Return a loop by its name behind that of its module."""
+    module, loop = name.split(".")
+    return getattr(import_module(f".{module}", __package__), loop)
 
 
 @cache
-def _are_kept(rows: str, name: str) -> bool:
+def _are_kept(name: str) -> bool:
     """Say whether something is kept of a loop, in a folder or one for each folder of sources."""
-    index = f"{rows}.{name}-*.nbi"
+    index = f"{name}-*.nbi"
     return any(any(x.glob(index)) or any(x.glob(f"*/{index}")) for x in _folders())
 
 

@@ -14,7 +14,7 @@ from liftednet.layers.time import delayed, steps_before
 from ..gauss_newton.objective import Forward, Tensors, recurrence
 from .loops import LoopMap, Loops, at_hand, loop_map, refusal, worth_compiling
 
-_LOOPS = Loops("recurrent_rows", ("passed", "ahead", "back"), "")
+_LOOPS = Loops(tuple(f"recurrent_rows.{x}" for x in ("passed", "ahead", "back")), "")
 _MOST = 48  # units, whose sums over samples a cache still holds
 Rows = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -18,10 +18,13 @@ import torch
 from torch import Tensor
 
 from liftednet.activations import ReLU, SimplexProjection
+from liftednet.activations.simplex import SLACK
 from liftednet.divergences import Joint, Tight
 from liftednet.losses import SimplexCrossEntropy
 from liftednet.penalties import L1, GroupLasso, Penalty, SquaredFrobenius
 from liftednet.problems import Link, OutputFit, StateFit, WeightFit, Weights
+from liftednet.problems.fit import Measure, measured
+from liftednet.problems.priors import in_float64
 from liftednet.problems.state_fit import reach
 from liftednet.products import square_of_rows
 from liftednet.samples import row_chunks
@@ -50,6 +53,7 @@ from .loops import (
 
 # of CompiledNewton
 _MOST = 32  # columns of all links, whose products are as many as half their square
+_NEWTON = "newton_rows.newton_rows", "measure_rows.of_states"
 # of CompiledDescent
 _UNITS = 500  # whose matrix in float32 a core's own cache holds
 _FEW = 12  # units, of which samples are not worth trying sweeps on
@@ -59,7 +63,11 @@ _SLOW = 8.0  # times units x columns x log of the condition: beyond it others ar
 _PATIENCE = 3.0  # times that, once it has begun
 _CALLED = 2e7  # operations of descent in the time that others take to begin
 _SWEEP = 5.0  # operations of sample after sample in the time of one of sixteen together, measured
-_DESCENT = Loops("descent_rows", ("descend", "sweep", "panelled"), "sweeps")
+_DESCENT = Loops(
+    ("descent_rows.descend", "descent_rows.sweep", "descent_rows.panelled", _NEWTON[1]), "sweeps"
+)
+# of CompiledSimplex
+_SIMPLEX = "simplex_rows.simplex_rows", "measure_rows.of_simplex"
 # of CoordinateDescent
 _INPUTS = 4_096  # inputs, of which each has a row of sums
 _LONGEST = 400  # steps of accelerated gradients in whose time it is left to them
@@ -99,6 +107,36 @@ class _OnRamps(_ByLoops, Solver[StateFit, Tensor, Cache], Generic[Cache]):
     def refusal(self, problem: StateFit) -> str | None:
         """Ask for quadratic links, a ramp, a CPU, and Numba."""
         return states_refusal(problem) or ramp_refusal(problem)
+
+    def measured(self, problem: StateFit, value: Tensor) -> Measure:
+        """Return the measure of the problem by a loop, in a quarter of its time."""
+        from .measure_rows import of_states
+
+        activation, s = problem.divergence.activation, problem.lam + (problem.smoothness or 0.0)
+        line, links = ramp(activation), link_rows(problem)
+        assert line is not None  # asked for by obstacle
+        u, z = array(problem.pre_activation.double()), array(in_float64(activation, value))
+        columns = [link.weight.shape[1] for link in links]
+        matrix = np.concatenate([link.weight for link in links], 1, dtype=float)
+        target = np.concatenate([link.target for link in links], 1, dtype=float)
+        rows = max(len(link.offset) for link in links)
+        offset = np.concatenate(
+            [np.broadcast_to(x.offset, (rows, n)) for x, n in zip(links, columns, strict=True)],
+            1, dtype=float,
+        )  # fmt: skip
+        slope = np.concatenate([link.slope[:, 0] for link in links], dtype=float)
+        curvature = np.repeat([link.smooth for link in links], columns)
+        weight = np.repeat([link.lam for link in links], columns)
+        ends = np.cumsum(columns)
+
+        def work(part: slice) -> tuple[float, float, float]:
+            own = offset if rows == 1 else offset[part]
+            links = own, target[part], slope, curvature, weight, ends
+            found: tuple[float, float, float]
+            found = of_states(u[part], matrix, links, problem.lam, s, line, z[part])
+            return found
+
+        return _joined(in_threads(work, *u.shape))
 
 
 @dataclass(frozen=True)
@@ -141,7 +179,7 @@ class CompiledNewton(_OnRamps[SharedMap]):
         if columns_above(problem) >= problem.units:
             return None
         u, links = problem.pre_activation, len(problem.links)
-        return Loops("newton_rows", ("newton_rows",), "below_links", u.dtype, links), u.numel()
+        return Loops(_NEWTON, "below_links", u.dtype, links), u.numel()
 
     def prepare(self, problem: StateFit, previous: SharedMap | None = None) -> SharedMap:
         """Return the links' weights in rotated coordinates, the previous ones if they serve."""
@@ -385,7 +423,7 @@ class CompiledSimplex(_ByLoops, Solver[OutputFit, Tensor, None]):
 
     def _asks(self, problem: OutputFit) -> tuple[Loops, int]:
         u = problem.pre_activation
-        return Loops("simplex_rows", ("simplex_rows",), "on_simplex", u.dtype), u.numel()
+        return Loops(_SIMPLEX, "on_simplex", u.dtype), u.numel()
 
     def minimize(
         self, problem: OutputFit, start: Tensor | None, cache: None, tolerance: float
@@ -402,6 +440,25 @@ class CompiledSimplex(_ByLoops, Solver[OutputFit, Tensor, None]):
             return steps
 
         return value, max(in_threads(work, *u.shape))
+
+    def measured(self, problem: OutputFit, value: Tensor) -> Measure:
+        """Return the measure of the problem by a loop, in a fifth of its time."""
+        from .measure_rows import of_simplex
+
+        y, u, z = (array(x.double()) for x in (problem.target, problem.pre_activation, value))
+
+        def work(part: slice) -> tuple[float, float, float]:
+            found: tuple[float, float, float]
+            found = of_simplex(y[part], u[part], problem.lam, SLACK, z[part])
+            return found
+
+        return _joined(in_threads(work, *u.shape))
+
+
+def _joined(parts: Iterable[tuple[float, float, float]]) -> Measure:
+    """Return the measure of samples whose parts have given objectives, violations and scales."""
+    objectives, off, largest = zip(*parts, strict=True)
+    return measured(sum(objectives), max(off), max(largest))
 
 
 class Parts(NamedTuple):
@@ -491,7 +548,7 @@ class CoordinateDescent(_ByLoops, Solver[WeightFit, Weights, None]):
         groups = any(isinstance(part, GroupLasso) for part in problem.penalty.parts)
         loop, call = ("descend_together", "of_groups") if groups else ("descend", "of_entries")
         entries = _FIT + problem.design.features**2 // _QUICK * problem.units
-        return Loops("descent_rows", (loop,), call), entries
+        return Loops((f"descent_rows.{loop}",), call), entries
 
     def solve(
         self, problem: WeightFit, start: Weights | None = None, cache: None = None
@@ -549,16 +606,19 @@ class CoordinateDescent(_ByLoops, Solver[WeightFit, Weights, None]):
 
 def below_links(kind: str, links: int) -> None:
     """Call the loop of state fits with few columns."""
+    CompiledNewton().solve(_below(kind, links))
+
+
+def _below(kind: str, links: int) -> StateFit:
     one, joint = torch.ones(1, 1, dtype=getattr(torch, kind)), Joint(ReLU())
-    fit = StateFit(joint, one, links * (Link(joint, one, one[0], one),))
-    CompiledNewton().minimize(fit, None, CompiledNewton().prepare(fit), 1e-5)
+    return StateFit(joint, one, links * (Link(joint, one, one[0], one),))
 
 
 def on_simplex(kind: str, _: None) -> None:
     """Call the loop of output fits on the simplex."""
     one = torch.ones(1, 1, dtype=getattr(torch, kind))
     fit = OutputFit(SimplexCrossEntropy(), one, Tight(SimplexProjection()), one)
-    CompiledSimplex().minimize(fit, None, None, 1e-5)
+    CompiledSimplex().solve(fit)
 
 
 def of_entries(*_: Any) -> None:
@@ -576,6 +636,7 @@ def sweeps(*_: Any) -> None:
     of_entries()
     one, line = np.ones((1, 1)), Ramp(*map(np.float64, (1.0, 0.0, math.inf)))
     sweep(one, panelled(one), one, line, 1.0, 1, one)
+    CompiledDescent().measured(_below("float64", 1), torch.ones(1, 1, dtype=torch.float64))
 
 
 def of_groups(*_: Any) -> None:

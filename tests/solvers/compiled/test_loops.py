@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +86,22 @@ def test_bounds_that_float32_rounds_are_kept_by_states_at_them(solver: str) -> N
         found, exact = solve(single, solver), solve(double, solver)
         assert found.residual <= 1e-5
         assert found.objective == pytest.approx(exact.objective, rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_measures_by_loops_are_those_of_the_problems(dtype: torch.dtype) -> None:
+    """Of solutions, of states beside them, and of what is in no domain."""
+    fits: list[Any] = [states(x, dtype, n) for x in RAMPS for n in (1, SAMPLES)]
+    simplex: tuple[Any, Any] = CompiledSimplex(), outputs(dtype)[0]
+    for solver, problem in [*((CompiledDescent(), fit) for fit in fits), simplex]:
+        best = solve(problem).value
+        away = best + 0.1 * normal(8, *best.shape).to(dtype)
+        near = problem.divergence.activation.project(away)
+        for value in (best, near, away, torch.full_like(best, torch.nan)):
+            found, wanted = solver.measured(problem, value), problem.measure(value)
+            assert found.objective == pytest.approx(wanted.objective, rel=1e-12, nan_ok=True)
+            if not math.isnan(wanted.objective):
+                assert found.residual == pytest.approx(wanted.residual, rel=1e-6, abs=1e-14)
 
 
 @pytest.mark.parametrize("activation", KNOWN, ids=repr)
@@ -301,10 +316,7 @@ def test_loops_compiled_beside_have_the_types_of_the_calls() -> None:
             solver.repeated(problem)
         (own,) = seen
         getattr(solvers, own.call)(str(own.kind)[6:], own.links)
-        called = [
-            getattr(import_module(f"liftednet.solvers.compiled.{own.rows}"), name)
-            for name in own.names
-        ]
+        called = [loops.found(name) for name in own.names]
         known = [set(loop.signatures) for loop in called]
         assert own.compiled and solve(problem, solver).solver == solver.name
         assert [set(loop.signatures) for loop in called] == known
@@ -314,26 +326,28 @@ def test_what_is_at_hand_is_known_before_a_problem_is_there() -> None:
     """The types that are asked for are those of the calls: else small problems never had loops."""
     double, single = torch.float64, torch.float32
 
-    def held(rows: str, *names: str, kind: torch.dtype = double, links: int | None = None) -> bool:
-        return loops.Loops(rows, names, "", kind, links).compiled
+    def held(*names: str, kind: torch.dtype = double, links: int | None = None) -> bool:
+        return loops.Loops(names, "", kind, links).compiled
 
     for dtype in (double, single):
         for columns in (3, 40):
             problem = below_one_link(columns, dtype)
             assert solve(problem).solver.startswith("compiled")
-        assert held("newton_rows", "newton_rows", kind=dtype, links=1)
+        assert held("newton_rows.newton_rows", "measure_rows.of_states", kind=dtype, links=1)
         y, u = torch.eye(3, dtype=dtype), torch.ones(3, 3, dtype=dtype)
         found = solve(
             OutputFit(SimplexCrossEntropy(), y, tight(activations.SimplexProjection()), u)
         )
         assert found.solver == "compiled-simplex"
-        assert held("simplex_rows", "simplex_rows", kind=dtype)
-    assert held("descent_rows", "descend", "sweep", "panelled")
-    assert not held("descent_rows", "descend", kind=single)
-    assert not held("newton_rows", "newton_rows", kind=double, links=7)  # that no test has
+        assert held("simplex_rows.simplex_rows", "measure_rows.of_simplex", kind=dtype)
+    assert held(*(f"descent_rows.{name}" for name in ("descend", "sweep", "panelled")))
+    assert not held("descent_rows.descend", kind=single)
+    assert not held(
+        "newton_rows.newton_rows", "measure_rows.of_states", kind=double, links=7
+    )  # that no test has
     x = torch.randn(8, 4, 2, generator=torch.Generator().manual_seed(0))
     LiftedRNN(2, 3, 2, method=GaussNewton(2)).fit(x, torch.arange(8) % 2)
-    assert held("recurrent_rows", "passed", "ahead", "back")
+    assert held(*(f"recurrent_rows.{name}" for name in ("passed", "ahead", "back")))
 
 
 def test_without_a_place_to_keep_them_loops_still_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,153 @@
+"""How good states are: what problems measure in torch, by loops that read every number once.
+
+All is in float64, and nothing of the loops that have found the states is used.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .lanes import LANES, WIDE, compiled, fill, filled, load, multiply
+
+_TINY = float(np.finfo(np.float64).tiny)
+_INSIDE = _TINY**0.5  # states below it are taken as it
+
+
+@compiled
+def of_simplex(y, u, lam, slack, z):
+    """Return the objective, the largest violation and the largest state of states in a simplex.
+
+    They are those of `OutputFit.measure`, in float64: states are held against z(nu) at the
+    multiplier nu that they imply, Lifted Neural Networks, appendix A.
+
+    Args:
+        y: targets, (samples, outputs).
+        u: pre-activations, (samples, outputs).
+        lam: the weight of the divergence, float64.
+        slack: how far a sum of states may be from 1, beyond which the objective is infinite.
+        z: the states, (samples, outputs).
+    """
+    samples, outputs = u.shape
+    block = outputs, LANES
+    pre, a, state = np.empty(block), np.empty(block), np.empty(block)
+    nu, mass, total = np.empty(LANES), np.empty(LANES), np.empty(LANES)
+    energy, lowest, off, largest = np.empty(LANES), np.empty(LANES), np.zeros(LANES), np.ones(LANES)
+    objective, share = 0.0, 1 / lam
+    for first in range(0, samples, LANES):
+        load(u, first, pre)
+        load(y, first, a)
+        load(z, first, state)
+        nu[:] = 0
+        mass[:] = 0
+        total[:] = 0
+        energy[:] = 0
+        lowest[:] = 0
+        for i in range(outputs):
+            for lane in range(LANES):
+                v = state[i, lane]
+                a[i, lane] *= share
+                mass[lane] += v
+                nu[lane] += v * (v - pre[i, lane] - a[i, lane] / max(v, _INSIDE))
+                energy[lane] += v * (0.5 * v - pre[i, lane])
+                lowest[lane] = min(lowest[lane], v)
+                largest[lane] = max(largest[lane], abs(v))
+        for lane in range(LANES):
+            nu[lane] /= mass[lane]
+        for i in range(outputs):
+            for lane in range(LANES):
+                s = pre[i, lane] + nu[lane]
+                size = abs(s)
+                root = size + np.sqrt(s * s + 4 * a[i, lane])
+                pre[i, lane] = 0.5 * (s + size) + 2 * a[i, lane] / max(root, _TINY)
+                total[lane] += pre[i, lane]
+        for lane in range(LANES):
+            total[lane] = 1 / total[lane]
+        for i in range(outputs):
+            for lane in range(LANES):
+                off[lane] = max(off[lane], abs(state[i, lane] - pre[i, lane] * total[lane]))
+        for lane in range(min(LANES, samples - first)):
+            objective += lam * energy[lane]
+            if not abs(mass[lane] - 1) <= slack or lowest[lane] < 0:
+                objective = np.inf
+            for i in range(outputs):
+                if y[first + lane, i] > 0:
+                    objective -= y[first + lane, i] * np.log(max(state[i, lane], 0.0))
+    return objective, off.max(), largest.max()
+
+
+@compiled
+def of_states(u, matrix, links, lam, s, line, z):
+    """Return the objective, the largest violation and the largest term of states below links.
+
+    They are those of `StateFit.measure`, with phi(u) = max(u, alpha u) between low and high.
+
+    Args:
+        u: pre-activations, (samples, units).
+        matrix: W of all links, side by side, (units, columns).
+        links: C, (1 or samples, columns), t, (samples, columns), and of all columns the slope of
+            R at 0, its curvature and the weight of its link, (columns,); at last the columns after
+            which a link ends.
+        lam: the weight of the divergence.
+        s: what steps of the residual are divided by.
+        line: alpha, low and high.
+        z: the states, (samples, units).
+    """
+    offset, target, slope, curvature, weight, ends = links
+    alpha, low, high = line
+    samples, units = u.shape
+    columns = len(weight)
+    ahead, back = np.zeros((units, filled(columns))), np.zeros((columns, filled(units)))
+    for i in range(units):
+        for k in range(columns):
+            ahead[i, k] = back[k, i] = matrix[i, k]
+    rows = np.arange(max(units, columns))
+    tall, wide = (back.shape[1], WIDE), (ahead.shape[1], WIDE)
+    pre, state, gradient = np.zeros(tall), np.zeros(tall), np.zeros(tall)
+    pushed, pulled, above, asked = np.zeros(tall), np.zeros(tall), np.zeros(wide), np.zeros(wide)
+    energy, off, largest = np.zeros(WIDE), np.zeros(WIDE), np.zeros(WIDE)
+    objective, steep = 0.0, 1 / (1 + lam / (s * alpha))
+    flat, length = 1 / (1 + lam / s), 1 / s
+    for first in range(0, samples, WIDE):
+        load(u, first, pre)
+        load(z, first, state)
+        load(offset, first, above)
+        load(target, first, asked)
+        multiply(above, ahead, rows, units, state)
+        energy[:] = 0
+        for i in range(units):
+            for lane in range(WIDE):
+                v, w = state[i, lane], pre[i, lane]
+                half = 0.5 * v if v > 0 else 0.5 / alpha * v
+                half = half if low <= v <= high else np.inf
+                energy[lane] += lam * (v * (half - w) if half < np.inf else half)
+                phi = min(max(max(w, alpha * w), low), high)
+                largest[lane] = max(largest[lane], lam * min(abs(w), abs(phi)))
+                gradient[i, lane] = -lam * w
+        for k in range(columns):
+            for lane in range(WIDE):
+                a, t = above[k, lane], asked[k, lane]
+                push = slope[k] + curvature[k] * a
+                energy[lane] += weight[k] * a * (0.5 * (slope[k] + push) - t)
+                above[k, lane] = weight[k] * (push - t)
+                asked[k, lane] = weight[k] * t
+        begin = 0
+        for end in ends:
+            fill(pushed, 0)
+            fill(pulled, 0)
+            multiply(pushed, back, rows[begin:], end - begin, above)
+            multiply(pulled, back, rows[begin:], end - begin, asked)
+            begin = end
+            for i in range(units):
+                for lane in range(WIDE):
+                    push, pull = pushed[i, lane], pulled[i, lane]
+                    gradient[i, lane] += push
+                    top = max(abs(pull), abs(push + pull))
+                    largest[lane] = max(largest[lane], top)
+        for i in range(units):
+            for lane in range(WIDE):
+                to = state[i, lane] - gradient[i, lane] * length
+                to = min(max(to * (flat if to > 0 else steep), low), high)
+                off[lane] = max(off[lane], abs(state[i, lane] - to))
+        for lane in range(min(WIDE, samples - first)):
+            objective += energy[lane]
+    return objective, s * off.max(), max(lam, largest.max())
