@@ -15,7 +15,7 @@ from liftednet.activations import ReLU, Tanh
 from liftednet.layers import Layer, apply, concatenate, convolution, delay, dense, reverse
 from liftednet.losses import CrossEntropy
 from liftednet.models import FullBatch, Lifted, Minibatch
-from tests.models.registry import GRAPHS
+from tests.models.registry import BY_NAME
 
 SAMPLES, STEPS = 12, 5
 
@@ -80,7 +80,7 @@ _OF_THE_REGISTRY = (
     "two of each", "images", "gated", "output states", "bounded states",
 )  # fmt: skip
 NETWORKS: dict[str, Callable[[], Network]] = {
-    **{graph.name: graph.network for graph in GRAPHS if graph.name in _OF_THE_REGISTRY},
+    **{name: BY_NAME[name].network for name in _OF_THE_REGISTRY},
     **{function.__name__: function for function in (residual, grouped, own_layer, both_directions)},
 }
 

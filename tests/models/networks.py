@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from liftednet.losses import CrossEntropy, Loss
-from liftednet.models import FullBatch, LiftedMLP
+from liftednet.models import FullBatch, Lifted, LiftedMLP
 from liftednet.models.data import Data
 from liftednet.models.methods.minibatch import BatchSteps
+from liftednet.models.results import Trace
 from liftednet.problems import Weights
 
 
@@ -42,6 +43,17 @@ def full(sizes: tuple[int, ...], *args: Any, **options: Any) -> LiftedMLP:
 def fitted(x: Tensor, y: Tensor, sizes: tuple[int, ...] = (4, 5, 3), **options: Any) -> LiftedMLP:
     """Return a network that was fitted on all samples."""
     return full(sizes, **options).fit(x, y)
+
+
+def trace_of(model: Lifted) -> Trace:
+    """Return the trace of a model that has been fitted."""
+    assert model.trace is not None
+    return model.trace
+
+
+def same_bits(one: Sequence[Weights], other: Sequence[Weights]) -> bool:
+    """Return whether weights are the same to the last bit, with their biases."""
+    return all(a.stacked().equal(b.stacked()) for a, b in zip(one, other, strict=True))
 
 
 def bias_of(layer: Weights) -> Tensor:

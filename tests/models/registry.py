@@ -271,6 +271,7 @@ GRAPHS = (
     Graph("binary labels", _binary, ROWS, CLASSES, _one_hidden_above),
 )  # fmt: skip
 
+BY_NAME = {graph.name: graph for graph in GRAPHS}
 PAIRS = tuple((coupling, method) for coupling in COUPLINGS for method in METHODS)
 REFUSED = tuple((graph, *pair) for graph in GRAPHS for pair in graph.refused)
 SERVED = tuple(

@@ -13,6 +13,7 @@ from liftednet import LiftedRegressor
 from liftednet.errors import DataError
 from liftednet.models import LiftedMLP, by_evidence
 from liftednet.models.by_evidence import Size
+from tests.models.networks import trace_of
 
 
 def linear(samples: int, noise: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -40,8 +41,7 @@ def test_data_with_interactions_get_more_units_and_beat_a_linear_model() -> None
     x, y = make_friedman1(500, noise=1.0, random_state=0)
     model = LiftedRegressor(random_state=0).fit(x[:300], y[:300])
     told = f"{sizes(model)[1]} units of"
-    trace = model.model_.trace
-    assert trace is not None and told in trace.reason and told in repr(model.model_)
+    assert told in trace_of(model.model_).reason and told in repr(model.model_)
     ours, ridge = model.score(x[300:], y[300:]), Ridge().fit(x[:300], y[:300])
     assert ours > ridge.score(x[300:], y[300:]) + 0.1  # .95 of at most .96, and .74
 

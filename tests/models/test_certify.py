@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch import nn
 from liftednet import LiftedRegressor, Network, certify, to_torch
 from liftednet.activations import ELU, LeakyReLU, ReLU, Sigmoid, Softplus, Tanh
 from liftednet.constraints import Bounds, Constraint, Linear
-from liftednet.errors import DataError, FitWarning, NotFittedError
+from liftednet.errors import DataError, NotFittedError
 from liftednet.layers import concatenate, convolution, dense
 from liftednet.losses import CrossEntropy, SquaredError
 from liftednet.models import Lifted, LiftedMLP, Minibatch
@@ -23,6 +22,7 @@ from liftednet.problems import Weights
 X = torch.rand(240, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1, 10, 100.0])
 Y = (X[:, :1] * X[:, 1:2]).sqrt() - X[:, 2:] / 50
 BRIEF = Minibatch(epochs=3)
+pytestmark = pytest.mark.filterwarnings("ignore::liftednet.FitWarning")  # of few steps
 
 
 def derivatives(function, samples=200, inputs=3):
@@ -69,12 +69,10 @@ def bends_of(function, inputs, size=100.0):
     ids=repr,
 )
 def test_a_model_and_its_export_have_one_sound_certificate(activation, standardize):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FitWarning)
-        model = LiftedMLP(
-            (3, 8, 6, 1), activation, SquaredError(), monotonic_cst=[1, 0, -1], method=BRIEF,
-            standardize=standardize, dtype=torch.float64,
-        ).fit(X, Y)  # fmt: skip
+    model = LiftedMLP(
+        (3, 8, 6, 1), activation, SquaredError(), monotonic_cst=[1, 0, -1], method=BRIEF,
+        standardize=standardize, dtype=torch.float64,
+    ).fit(X, Y)  # fmt: skip
     facts, network = certify(model), to_torch(model)
     require_sound(facts, network)
     assert facts.increasing == (0,) and facts.decreasing == (2,)
@@ -185,9 +183,7 @@ def test_graphs_with_sums_convolutions_and_two_losses():
     network.loss(CrossEntropy(), dense(again, 3))
     x = torch.randn(60, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     model = Lifted(network, method=Minibatch(epochs=2), standardize=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FitWarning)
-        model.fit(x, (x[:, :1], torch.arange(60) % 3))
+    model.fit(x, (x[:, :1], torch.arange(60) % 3))
     exported = to_torch(model)
     facts = certify(model)
     require_sound(facts, lambda rows: torch.cat(exported(rows.view(-1, 1, 4, 4)), 1), inputs=16)

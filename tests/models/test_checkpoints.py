@@ -34,7 +34,7 @@ from liftednet.models import (
 )
 from liftednet.models.results import Ending, Step
 from liftednet.storage import read_tensors, replace_file
-from tests.models.networks import labeled, refuses
+from tests.models.networks import labeled, refuses, trace_of
 from tests.models.registry import GRAPHS, SERVED
 
 X, Y = labeled(samples=60)
@@ -63,8 +63,7 @@ def killed_after(writes: int, monkeypatch) -> None:
 
 def outcome(model: Lifted) -> list[Any]:
     """Everything that a fit has made, as bytes and numbers."""
-    trace = model.trace
-    assert trace is not None
+    trace = trace_of(model)
     tensors = [part for layer in model.weights for part in (layer.matrix, layer.bias)]
     if model._known.data is not None:
         tensors += model.states
@@ -389,7 +388,7 @@ def test_a_full_disk_is_a_warning_and_the_last_file_stands(error, written, monke
         model.fit(X, Y, checkpoint=Checkpoint(written, seconds=0))
     (one,) = [x for x in told if x.category is RuntimeWarning]
     assert re.search(r"(No space left|memory).*goes on, and the last one", str(one.message))
-    assert model.trace is not None and model.trace.ending is Ending.BUDGET
+    assert trace_of(model).ending is Ending.BUDGET
     assert written.read_bytes() == before
 
 
@@ -402,11 +401,11 @@ def test_sigterm_keeps_what_is_done_and_then_does_what_it_does(tmp_path, monkeyp
         model = LiftedMLP((4, 8, 3), method=SHORT)
         model.fit(X, Y, checkpoint=path, on_step=lambda _: signal.raise_signal(signal.SIGTERM))
         assert came == [True]
-        assert model.trace is not None and model.trace.ending is Ending.INTERRUPTED
-        assert len(model.trace.steps) == 1
+        assert trace_of(model).ending is Ending.INTERRUPTED
+        assert len(trace_of(model).steps) == 1
         assert signal.getsignal(signal.SIGTERM) is own
         model.fit(X, Y, on_step=lambda _: signal.raise_signal(signal.SIGTERM))
-        assert len(model.trace.steps) == 3 and len(came) == 4  # without one it is not ours
+        assert len(trace_of(model).steps) == 3 and len(came) == 4  # without one it is not ours
     finally:
         signal.signal(signal.SIGTERM, before)
     again = LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y, checkpoint=path, resume=True)
@@ -427,7 +426,7 @@ def test_an_interrupt_in_the_middle_of_an_epoch_goes_on_there(tmp_path, monkeypa
 
     monkeypatch.setattr(checkpoint.Keeper, "rest", rest)
     begun = LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y, checkpoint=path)
-    assert begun.trace is not None and len(begun.trace.steps) == 1
-    assert begun.trace.ending is Ending.INTERRUPTED
+    assert len(trace_of(begun).steps) == 1
+    assert trace_of(begun).ending is Ending.INTERRUPTED
     again = LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y, checkpoint=path, resume=True)
     assert outcome(again) == outcome(whole)

@@ -16,11 +16,12 @@ from liftednet.activations import ReLU, Tanh
 from liftednet.command import app
 from liftednet.errors import DataError
 from liftednet.losses import Loss, Quantile, SquaredError
-from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
+from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.choice import Choice, DataShape, choose, shape_of
-from liftednet.models.results import Ending, Trace
+from liftednet.models.results import Ending
 from liftednet.penalties import L1, Nonnegative
 from liftednet.problems import Weights
+from tests.models.networks import trace_of
 
 X, Y = make_friedman1(400, noise=1.0, random_state=3)
 X, Y, UNSEEN, EXPECTED = X[:200], Y[:200], X[200:], Y[200:]  # more rows than are merged
@@ -30,11 +31,6 @@ SMALL: dict[str, Any] = {"hidden_layer_sizes": (10,), "random_state": 0}
 def chosen(samples: int, loss: Loss | None = None, unseen: bool = False, **options: Any) -> Choice:
     model = LiftedMLP((10, 100, 1), ReLU(), loss or SquaredError(), **options)
     return choose(model, model.checked()[0], DataShape(samples, unseen=unseen))
-
-
-def trace_of(model: Lifted) -> Trace:
-    assert model.trace is not None  # it has been fitted
-    return model.trace
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +146,7 @@ def test_holes_are_looked_for() -> None:
     loader = DataLoader(TensorDataset(torch.from_numpy(X), torch.from_numpy(Y[:, None])))
     assert shape_of(model, loader, None) == DataShape(0, loader=True)
     found = model.fit(with_hole, Y[:, None])
-    assert found.trace is not None and isinstance(found.trace.method, Minibatch)
+    assert isinstance(trace_of(found).method, Minibatch)
 
 
 def test_it_stands_in_what_is_printed_and_in_files(plain, tmp_path) -> None:
@@ -165,7 +161,7 @@ def test_it_stands_in_what_is_printed_and_in_files(plain, tmp_path) -> None:
     recurrent = LiftedRNN(2, 3, 2, method=GaussNewton(2)).fit(
         torch.randn(6, 5, 2), torch.ones(6, 5).long().triu()
     )
-    assert recurrent.trace is not None and recurrent.trace.reason == "asked for"
+    assert trace_of(recurrent).reason == "asked for"
 
 
 @pytest.mark.parametrize("kind", [LiftedRegressor, LiftedClassifier])

@@ -20,7 +20,7 @@ from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minib
 from liftednet.models.block import Blocks
 from liftednet.models.results import Ending
 from liftednet.solvers import Solver, get_solver
-from tests.models.networks import fitted, full, labeled, refuses, targets_for
+from tests.models.networks import fitted, full, labeled, refuses, same_bits, targets_for, trace_of
 
 ACTIVATIONS = [
     activations.ReLU(), activations.LeakyReLU(0.2), activations.Sigmoid(), activations.Tanh(),
@@ -52,12 +52,11 @@ def test_the_joint_objective_never_rises(activation, divergence, loss, dtype, la
     model = full(
         (4, 5, 4, 3), activation, loss, lam=lam, rho=0.1, divergence=divergence, **options
     ).fit(x, y)
-    assert model.trace is not None
     rounding = 1e-5 if dtype is torch.float32 else 1e-9
-    for before, after in pairwise(model.trace.objectives):
+    for before, after in pairwise(trace_of(model).objectives):
         assert math.isfinite(after)
         assert after <= before + rounding * (1 + abs(before))
-    assert model.objective() == pytest.approx(model.trace.objectives[-1], rel=1e3 * rounding)
+    assert model.objective() == pytest.approx(trace_of(model).objectives[-1], rel=1e3 * rounding)
 
 
 class _Raising(Solver[Any, Any, Any]):
@@ -92,9 +91,7 @@ def test_a_rise_is_an_error_and_the_last_good_state_stays():
         model.fit(x, y)
     assert caught.value.solution.objective > before
     assert model.objective() == before
-    assert all(
-        old.matrix.equal(new.matrix) for old, new in zip(weights, model.weights, strict=True)
-    )
+    assert same_bits(weights, model.weights)
 
 
 def test_extrapolation_reaches_the_same_point_in_fewer_sweeps():
@@ -104,9 +101,8 @@ def test_extrapolation_reaches_the_same_point_in_fewer_sweeps():
         fitted(x, y, (4, 3, 3), activations=activations.Sigmoid(), rho=0.3, **options, **how)
         for how in ({"extrapolation": False}, {"extrapolation": True})
     )
-    assert plain.trace is not None and ahead.trace is not None
     assert ahead.objective() == pytest.approx(plain.objective(), rel=1e-4)
-    assert ahead.trace.steps[-1].number < plain.trace.steps[-1].number
+    assert trace_of(ahead).steps[-1].number < trace_of(plain).steps[-1].number
     for layer, same in zip(ahead.weights, plain.weights, strict=True):
         assert torch.allclose(layer.matrix, same.matrix, atol=0.05)
 
@@ -122,8 +118,8 @@ def test_an_interrupted_extrapolation_leaves_the_point_of_the_sweep(monkeypatch)
 
     monkeypatch.setattr(Blocks, "extrapolate", interrupted)
     model.fit(x, y)
-    assert model.trace is not None and model.trace.ending is Ending.INTERRUPTED
-    assert model.objective() == pytest.approx(model.trace.steps[-1].objective)
+    assert trace_of(model).ending is Ending.INTERRUPTED
+    assert model.objective() == pytest.approx(trace_of(model).steps[-1].objective)
 
 
 ROWS, LABELS = labeled(samples=60)
@@ -144,15 +140,11 @@ def _spoiled() -> Tensor:
     return x
 
 
-def _same(found, wanted) -> bool:
-    return all(a.matrix.equal(b.matrix) for a, b in zip(found, wanted, strict=True))
-
-
 def test_a_bad_batch_of_a_loader_leaves_a_fitted_model_as_it_was():
     model = _model().fit(ROWS, LABELS)
     weights, objective = model.weights, model.objective()
     refuses(DataError, "NaN", lambda: model.fit(_loader(_spoiled())))
-    assert _same(model.weights, weights)
+    assert same_bits(model.weights, weights)
     assert model.objective() == objective
 
 
@@ -168,9 +160,9 @@ def test_an_error_of_the_listener_keeps_the_fit_so_far_and_is_raised(method, err
 
     model = LiftedMLP((4, 8, 3), method=method)
     refuses(error, "full disk", lambda: model.fit(ROWS, LABELS, on_step=fail))
-    assert _same(model.weights, seen[-1]) and not _same(*seen)
-    assert model.trace is not None and len(model.trace.steps) == 2
-    assert model.trace.ending is Ending.INTERRUPTED
+    assert same_bits(model.weights, seen[-1]) and not same_bits(*seen)
+    assert len(trace_of(model).steps) == 2
+    assert trace_of(model).ending is Ending.INTERRUPTED
 
 
 def test_the_type_of_a_loader_is_found_without_a_draw_or_a_load_of_its_own():
@@ -209,4 +201,4 @@ def test_a_loader_without_batches_is_refused():
 def test_an_epoch_to_weights_that_are_not_finite_is_an_error_and_keeps_those_before(model, x):
     model.method = Minibatch(epochs=1, batch_size=60)  # nothing looks at a loss after its step
     refuses(SolverError, r"scale X.*last good epoch", lambda: model.fit(x, LABELS))
-    assert _same(model.weights, [w.to(model.weights[0].matrix) for w in model._first_weights()])
+    assert same_bits(model.weights, [w.to(model.weights[0].matrix) for w in model._first_weights()])

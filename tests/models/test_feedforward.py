@@ -10,7 +10,7 @@ from torch import nn
 
 from liftednet import activations, load, losses, save, to_torch
 from liftednet.models import GaussNewton, LiftedMLP
-from tests.models.networks import full, labeled
+from tests.models.networks import full, labeled, trace_of
 
 
 def test_max_pooling_is_the_maximum_and_descends(tmp_path: Path) -> None:
@@ -22,9 +22,8 @@ def test_max_pooling_is_the_maximum_and_descends(tmp_path: Path) -> None:
     torch.testing.assert_close(
         model.forward(x), output.apply(pooling.forward(hidden.apply(x))).softmax(-1)
     )
-    assert model.trace is not None
-    assert all(step.decrease >= 0 for step in model.trace.steps)
-    assert 0 < model.objective() < model.trace.start
+    assert all(step.decrease >= 0 for step in trace_of(model).steps)
+    assert 0 < model.objective() < trace_of(model).start
     torch.testing.assert_close(to_torch(model)(x), model.forward(x))
     loaded = load(save(model, tmp_path / "model"))
     assert repr(loaded.hidden) == repr((pooling,))

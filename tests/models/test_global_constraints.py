@@ -20,7 +20,8 @@ def rows(samples=24, inputs=1):
     generator = np.random.default_rng(samples + inputs)
     X = generator.uniform(-1, 1, (samples, inputs))
     y = np.sin(4 * X.sum(1)) + 0.3 * generator.normal(size=samples)
-    return X, (y - y.mean()) / y.std()
+    y = (y - y.mean()) / y.std()
+    return X, y, torch.from_numpy(y)[:, None]
 
 
 def dictionary(X, directions, slope=0.0):
@@ -66,25 +67,24 @@ HELD = {
 
 @pytest.mark.parametrize("name, slope", [*((name, 0.0) for name in HELD), ("bounded", 0.2)])
 def test_scores_under_constraints_are_those_of_a_program_over_all_units(name, slope):
-    X, y = rows()
+    X, y, given = rows()
     constraints, held = HELD[name]
     H = dictionary(X, np.array([[1.0], [-1.0]]), slope)
     wanted, prices = program([(H, False)], y, held)
     net = model(1, LeakyReLU(slope) if slope else None)
-    net.fit(torch.from_numpy(X), torch.from_numpy(y)[:, None], constraints=constraints)
+    net.fit(torch.from_numpy(X), given, constraints=constraints)
     report = net.constraint_report()
     assert net.objective() == pytest.approx(wanted, rel=1e-6)
     assert max(report.violations) < 1e-9
-    found = global_gap(net, X, torch.from_numpy(y)[:, None])
+    found = global_gap(net, X, given)
     assert found.bound <= wanted * (1 + 1e-8) and found.relative < 1e-6
     paid = np.abs(report.prices[0].numpy()).sum()
     assert paid == pytest.approx(sum(np.abs(x).sum() for x in prices), rel=1e-3)
 
 
 def test_a_bound_in_the_plane_is_below_a_program_over_many_directions():
-    X, y = rows(16, 2)
+    X, y, given = rows(16, 2)
     wanted, _ = program([(dictionary(X, turning(60)), False)], y, HELD["bounded"][1])
-    given = torch.from_numpy(y)[:, None]
     net = model(2, method=Global(1e-5)).fit(X, given, constraints=HELD["bounded"][0])
     found = global_gap(net, X, given)
     assert found.bound <= net.objective() <= wanted * (1 + 1e-6)
@@ -104,10 +104,9 @@ def signed(X, cst, grid):
 
 @pytest.mark.parametrize("inputs, cst", [(1, [1]), (1, [-1]), (2, [1, -1]), (2, [0, 1])])
 def test_monotone_optima_are_those_of_monotone_units(inputs, cst):
-    X, y = rows(20, inputs)
+    X, y, given = rows(20, inputs)
     grid = turning(60) if inputs == 2 else np.array([[1.0], [-1.0]])
     wanted, _ = program(signed(X, cst, grid), y)
-    given = torch.from_numpy(y)[:, None]
     net = model(inputs, monotonic_cst=cst, method=Global(1e-6)).fit(X, given)
     found = global_gap(net, X, given)
     assert found.relative < 1e-5
@@ -122,19 +121,18 @@ def test_monotone_optima_are_those_of_monotone_units(inputs, cst):
 
 
 def test_an_additive_optimum_of_many_inputs_is_proven():
-    X, y = rows(40, 4)
+    X, y, given = rows(40, 4)
     parts = [(dictionary(X[:, [k]], np.array([[1.0], [-1.0]])), False) for k in range(4)]
     wanted, _ = program(parts, y)
     net = model(4, interaction_cst="no_interactions", method=Global(1e-7))
-    net.fit(X, torch.from_numpy(y)[:, None])
+    net.fit(X, given)
     assert net.objective() == pytest.approx(wanted, rel=1e-6)
     assert net.trace.steps[-1].residual < 1e-6
 
 
 def test_signs_beyond_the_plane_are_proven_by_cells():
-    X, y = rows(12, 3)
+    X, _, given = rows(12, 3)
     net = model(3, rho=0.4, monotonic_cst=[1, 1, -1], method=Global(5e-2, 30.0))
-    given = torch.from_numpy(y)[:, None]
     net.fit(X, given)
     assert net.trace.steps[-1].residual <= 5e-2
     free = model(3, rho=0.4, method=Global(5e-2, 30.0)).fit(X, given)
@@ -142,17 +140,17 @@ def test_signs_beyond_the_plane_are_proven_by_cells():
 
 
 def test_outputs_of_one_sign_are_convex_sums():
-    X, y = rows()
+    X, y, given = rows()
     up = dictionary(X, np.array([[1.0], [-1.0]]))
     wanted, _ = program([(up, True)], y)
     square = SquaredFrobenius(RHO)
     net = model(1, rho=None, penalty=[square, square + Nonnegative(0)])
-    net.fit(X, torch.from_numpy(y)[:, None])
+    net.fit(X, given)
     assert net.objective() == pytest.approx(wanted, rel=1e-6)
 
 
 def test_two_classes_that_rise_have_a_proven_optimum():
-    X, y = rows(40, 2)
+    X, y, _ = rows(40, 2)
     net = LiftedMLP(
         (2, 40, 2), ReLU(), CrossEntropy(), rho=RHO, method="global", monotonic_cst=[1, 0],
         dtype=torch.float64,
@@ -164,8 +162,7 @@ def test_two_classes_that_rise_have_a_proven_optimum():
 
 
 def test_what_no_network_meets_or_what_is_not_convex_is_refused():
-    X, y = rows()
-    given = torch.from_numpy(y)[:, None]
+    X, y, given = rows()
     with pytest.raises(DataError, match="contradict"):
         model(1).fit(X, given, constraints=[Bounds(upper=0.0), Budget(-1.0), Bounds(lower=-0.5)])
     classes = LiftedMLP((1, 20, 2), ReLU(), CrossEntropy(), rho=RHO, method="global")

@@ -52,6 +52,15 @@ def related(samples: int = 400) -> tuple[Tensor, Tensor]:
     return rows * torch.tensor([1.0, 10.0, 0.1, 1.0, 1.0, 1.0]) + 5, causes[:, :1].abs()
 
 
+@pytest.fixture(scope="module")
+def fitted() -> tuple[LiftedMLP, Tensor]:
+    """Return a model of rows with holes, and the rows."""
+    rows, target = related(200)
+    gaps = holes(rows, 0.3)
+    model = LiftedMLP((6, 8, 1), loss=SquaredError(), missing=True, method=FEW)
+    return model.fit(gaps, target), gaps
+
+
 def test_completion_is_the_conditional_mean() -> None:
     known = drawn()
     rows = torch.tensor(
@@ -113,22 +122,14 @@ def test_every_method_takes_holes_and_answers_by_the_row(method: object) -> None
     assert whole[~gaps.isnan()].equal(gaps[~gaps.isnan()])
 
 
-def test_answers_are_those_of_the_completed_rows() -> None:
-    rows, target = related(200)
-    gaps = holes(rows, 0.3)
-    model = LiftedMLP((6, 8, 1), loss=SquaredError(), missing=True, method=FEW).fit(gaps, target)
+def test_answers_are_those_of_the_completed_rows_of_a_file_too(fitted, tmp_path: Path) -> None:
+    model, gaps = fitted
     (prior,) = model._known.completion.priors.values()
     unseen = gaps.new_full((200, 1), torch.nan)  # of the target
     whole = prior.completed(torch.cat([gaps, unseen], 1))[:, :6]
     torch.testing.assert_close(model.completed(gaps), whole)
     exported = to_torch(model)
     torch.testing.assert_close(model.forward(gaps), exported(whole), rtol=1e-3, atol=1e-4)
-
-
-def test_saved_models_complete_likewise(tmp_path: Path) -> None:
-    rows, target = related(120)
-    gaps = holes(rows, 0.3)
-    model = LiftedMLP((6, 8, 1), loss=SquaredError(), missing=True, method=FEW).fit(gaps, target)
     again = load(save(model, tmp_path / "model.safetensors"))
     torch.testing.assert_close(again.forward(gaps), model.forward(gaps))
     assert again.completed(gaps).equal(model.completed(gaps))

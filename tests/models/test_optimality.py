@@ -14,7 +14,7 @@ from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Huber, Quantile, 
 from liftednet.models import Checkpoint, GaussNewton, Global, LiftedMLP, add_unit, global_path
 from liftednet.models.results import Ending
 from liftednet.penalties import L1
-from tests.models.networks import refuses
+from tests.models.networks import refuses, same_bits, trace_of
 
 
 def waves(samples=60, inputs=2):
@@ -41,8 +41,7 @@ def test_the_gap_of_a_fit_is_that_of_its_weights(loss, activation, skip):
     ).fit(X, of(loss, y))  # fmt: skip
     found = global_gap(model, X, of(loss, y))
     assert found.relative <= 2e-4
-    assert model.trace is not None
-    assert found.objective == pytest.approx(model.trace.objectives[-1], rel=1e-9)
+    assert found.objective == pytest.approx(trace_of(model).objectives[-1], rel=1e-9)
     assert model.objective() == pytest.approx(found.objective, rel=1e-6)
     assert found.width == int((model.weights[0].matrix.norm(dim=0) > 0).sum()) < 50
 
@@ -60,11 +59,11 @@ def test_a_gap_that_is_not_proven_is_told(units, method, said, tmp_path):
     model = LiftedMLP((2, units, 1), ReLU(), SquaredError(), rho=0.01, method=method)
     with pytest.warns(FitWarning, match=said):
         model.fit(X, y, checkpoint=tmp_path / "fit")
-    assert model.trace is not None and model.trace.ending is Ending.BUDGET
+    assert trace_of(model).ending is Ending.BUDGET
     objective = model.objective()
     with pytest.warns(FitWarning, match=said):  # nothing is left to do, and nothing more is proven
         model.fit(X, y, checkpoint=tmp_path / "fit", resume=True)
-    assert model.trace.ending is Ending.BUDGET and model.objective() == objective
+    assert trace_of(model).ending is Ending.BUDGET and model.objective() == objective
 
 
 def test_no_training_falls_below_the_bound():
@@ -134,12 +133,8 @@ def test_a_fit_goes_on_from_its_checkpoint_to_the_same_bits(tmp_path):
     model = LiftedMLP((2, 40, 1), ReLU(), SquaredError(), rho=0.1, method="global")
     model.fit(X, y, checkpoint=file, on_step=stop)
     model.fit(X, y, checkpoint=file, resume=True)
-    for one, other in zip(whole.weights, model.weights, strict=True):
-        assert torch.equal(one.matrix, other.matrix)
-    assert whole.trace is not None and model.trace is not None
-    rounds = [
-        [replace(x, seconds=0.0) for x in trace.steps] for trace in (whole.trace, model.trace)
-    ]
+    assert same_bits(whole.weights, model.weights)
+    rounds = [[replace(x, seconds=0.0) for x in trace_of(one).steps] for one in (whole, model)]
     assert rounds[0] == rounds[1]  # none twice
 
 

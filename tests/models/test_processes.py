@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -23,8 +22,9 @@ from liftednet.losses import CrossEntropy
 from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.penalties import L1
 from liftednet.solvers import base
-from tests.models.registry import GRAPHS, SERVED, Graph
-from tests.models.together import in_processes
+from tests.models.networks import trace_of
+from tests.models.registry import BY_NAME, SERVED, Graph
+from tests.models.together import free_port, in_processes
 
 pytestmark = pytest.mark.filterwarnings("ignore::liftednet.FitWarning")
 
@@ -64,9 +64,8 @@ def _own(rank: int, shares: tuple[int, ...]) -> slice:
 def _full(rank: int, shares: tuple[int, ...]) -> list[Found]:
     # Fits end at their tolerance, which may be anywhere within it: closer ones agree closer.
     base._TOLERANCES[torch.float64] = 1e-10
-    graphs = {graph.name: graph for graph in GRAPHS}
     rows = _own(rank, shares)
-    return [_fitted(graphs[name], how, FullBatch(1, tolerance=1e-10), rows) for name, how in FULL]
+    return [_fitted(BY_NAME[name], how, FullBatch(1, tolerance=1e-10), rows) for name, how in FULL]
 
 
 def _other(rank: int, shares: tuple[int, ...]) -> list[Found]:
@@ -114,12 +113,11 @@ def _same_weights(found: Found, other: Found) -> bool:
 
 def _twice(rank: int, shares: tuple[int, ...]) -> bool:
     rows = _own(rank, shares)
-    graphs = {graph.name: graph for graph in GRAPHS}
     cases: list[tuple[str, str, Any]] = [
         ("chain", "tight", FullBatch(1)), ("recurrent", "joint", FullBatch(1)),
         ("chain", "tight", Minibatch(2, batch_size=4)), ("images", "tight", GaussNewton(1)),
     ]  # fmt: skip
-    runs = [[_fitted(graphs[name], how, way, rows) for name, how, way in cases] for _ in "12"]
+    runs = [[_fitted(BY_NAME[name], how, way, rows) for name, how, way in cases] for _ in "12"]
     return all(map(_equal, *runs))
 
 
@@ -174,8 +172,7 @@ def _loaded(rank: int, size: int) -> tuple[float, list[int]]:
     sampler: Any = DistributedSampler(data, size, rank, seed=3)
     loader = DataLoader(data, 10, sampler=sampler)
     model = LiftedMLP((6, 5, 3), method=Minibatch(3)).fit(loader)
-    assert model.trace is not None
-    return model.trace.losses[-1], sampler.epoch
+    return trace_of(model).losses[-1], sampler.epoch
 
 
 def test_a_distributed_sampler_divides_the_data_and_draws_every_pass_anew() -> None:
@@ -189,7 +186,8 @@ def _torch(rank: int) -> list[Tensor]:
     rows = shard(len(x))
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)).double()
-    lift(module, x[rows], loss=CrossEntropy(), method=Minibatch(3, 20)).fit(x[rows], y[rows])
+    lifted = lift(module, x[rows], loss=CrossEntropy(), method=Minibatch(3, 20))
+    lifted.fit(x[rows], y[rows]).write_()
     return [tensor.detach() for tensor in module.parameters()]
 
 
@@ -278,14 +276,8 @@ def _silent(rank: int, port: int) -> str:
 
 
 def test_a_process_that_does_not_answer_ends_the_others_in_time() -> None:
-    text, _ = in_processes(2, _silent, _free_port())
+    text, _ = in_processes(2, _silent, free_port())
     assert text.startswith("ProcessError: another process has ended, or has not answered within")
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def test_started_by_torchrun_without_a_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,14 +316,12 @@ def _kept(rank: int, path: str, method: Any, stop: int | None, resume: bool) -> 
     signal.signal(signal.SIGTERM, lambda *_: None)
 
     def on_step(step: Any) -> None:
-        assert model.trace is not None
-        if rank == 0 and len(model.trace.steps) == stop:
+        if rank == 0 and len(trace_of(model).steps) == stop:
             os.kill(os.getpid(), signal.SIGTERM)
 
     model.fit(x[rows], y[rows], checkpoint=path, resume=resume, on_step=on_step)
-    assert model.trace is not None
     if stop is not None:
-        assert len(model.trace.steps) < 2 * stop
+        assert len(trace_of(model).steps) < 2 * stop
         return None
     return _found(model)
 
@@ -366,8 +356,7 @@ def _dying(rank: int) -> tuple[str, int]:
             os._exit(1)
 
     text = _refusal(lambda: model.fit(x[rows], y[rows], on_step=on_step))
-    assert model.trace is not None
-    return text, len(model.trace.steps)
+    return text, len(trace_of(model).steps)
 
 
 def test_a_process_that_dies_ends_the_others_with_a_sentence() -> None:

@@ -12,7 +12,9 @@ from liftednet import FitWarning, LiftedClassifier, LiftedRegressor, LiftedSeque
 from liftednet.constraints import Budget, GroupMeans, GroupProbabilities, GroupRates, Rate
 from liftednet.errors import DataError, SolverError
 from liftednet.losses import BinaryCrossEntropy, SquaredError
-from liftednet.models import LiftedMLP, Minibatch
+from liftednet.models import Lifted, LiftedMLP, Minibatch
+from liftednet.models.constraint_report import HeldOut
+from tests.models.networks import refuses
 
 QUICK = Minibatch(epochs=5)
 
@@ -31,6 +33,13 @@ X, Y, GROUP = drawn(600)
 
 def gap(hit: Any, group: Any) -> float:
     return float(abs(hit[group == 0].mean() - hit[group == 1].mean()))
+
+
+def aside(model: Lifted) -> HeldOut:
+    """Return what the rows that were set aside say of a model."""
+    held = model.constraint_report().held_out
+    assert held is not None
+    return held
 
 
 @pytest.mark.parametrize("of", ["selection", "true_positive", "false_positive", "error"])
@@ -85,9 +94,7 @@ def test_rows_set_aside_say_whether_rates_hold() -> None:
     model = LiftedClassifier((10,), max_iter=2, random_state=0)
     asked = [GroupRates(group, 0.15), Rate(at_most=0.9)]
     model.fit(x, y, constraints=asked, confidence=0.95, held_out=0.4)
-    report = model.model_.constraint_report()
-    held = report.held_out
-    assert held is not None
+    held = aside(model.model_)
     assert len(held.rows) == pytest.approx(2_400, abs=4)
     assert np.isin(held.rows, np.arange(6_000)).all()
     hit = model.predict(x[held.rows]) == 1
@@ -97,11 +104,10 @@ def test_rows_set_aside_say_whether_rates_hold() -> None:
     assert gap(hit, group[held.rows]) < held.verdicts[0].bound <= 0.15
     fresh = drawn(40_000, seed=2)
     assert gap(model.predict(fresh[0]) == 1, fresh[2]) <= held.verdicts[0].bound
-    assert "holds with confidence 0.95" in str(report)
+    assert "holds with confidence 0.95" in str(model.model_.constraint_report())
     lot = LiftedClassifier((10,), max_iter=2, random_state=0)
     lot.fit(X, Y, constraints=[GroupRates(GROUP, 0.05)], confidence=0.95)
-    told = lot.model_.constraint_report().held_out
-    assert told is not None
+    told = aside(lot.model_)
     assert not told.verdicts[0].holds
     assert told.verdicts[0].needed is None or told.verdicts[0].needed > 180
     assert "not shown with confidence 0.95" in str(lot.model_.constraint_report())
@@ -114,8 +120,7 @@ def test_evidence_chooses_the_size_under_a_confidence_on_the_rows_that_train() -
     )
     assert "largest evidence" in repr(model.model_)
     assert model.model_.errors_aside == 1.0
-    held = model.model_.constraint_report().held_out
-    assert held is not None
+    held = aside(model.model_)
     hit = model.model_.predict(X[held.rows]).numpy() == 1
     seen = gap(hit, GROUP[held.rows])
     assert held.verdicts[0].seen == pytest.approx(seen)
@@ -133,8 +138,7 @@ def test_sequences_set_aside_say_whether_rates_hold_and_steps_do_not() -> None:
     model.fit(x, y, lengths=lengths, constraints=asked)
     assert "ask for confidence=0.95" in str(model.model_.constraint_report())
     model.fit(x, y, lengths=lengths, constraints=asked, confidence=0.9)
-    held = model.model_.constraint_report().held_out
-    assert held is not None
+    held = aside(model.model_)
     hit = model.predict(x[held.rows], lengths[held.rows]) == 1
     assert held.verdicts[0].seen == pytest.approx(gap(hit, group[held.rows]))
     right = model.predict_proba(x[held.rows], lengths[held.rows])[range(len(hit)), y[held.rows]]
@@ -163,16 +167,15 @@ def test_rates_that_have_no_meaning_are_refused_before_training() -> None:
     rates = GroupRates(GROUP, 0.05)
     with pytest.raises(DataError, match="SquaredError on 1 outputs decides none"):
         LiftedRegressor((5,)).fit(X, Y.astype(float), constraints=[rates])
-    with pytest.raises(DataError, match="no positive row"):
-        LiftedClassifier((5,)).fit(X, Y, constraints=[GroupRates(Y, of="true_positive")])
-    with pytest.raises(DataError, match="contradict"):
-        LiftedClassifier((5,)).fit(X, Y, constraints=[Rate(at_most=0.1), Rate(at_least=0.2)])
-    with pytest.raises(DataError, match="speaks of rates"):
-        LiftedClassifier((5,)).fit(X, Y, constraints=[GroupMeans(GROUP)], confidence=0.95)
-    with pytest.raises(DataError, match="confidence must lie"):
-        LiftedClassifier((5,)).fit(X, Y, constraints=[rates], confidence=95)
-    with pytest.raises(DataError, match="held_out must lie"):
-        LiftedClassifier((5,)).fit(X, Y, constraints=[rates], confidence=0.95, held_out=1.0)
+    refused: list[tuple[list[Any], dict[str, float], str]] = [
+        ([GroupRates(Y, of="true_positive")], {}, "no positive row"),
+        ([Rate(at_most=0.1), Rate(at_least=0.2)], {}, "contradict"),
+        ([GroupMeans(GROUP)], {"confidence": 0.95}, "speaks of rates"),
+        ([rates], {"confidence": 95}, "confidence must lie"),
+        ([rates], {"confidence": 0.95, "held_out": 1.0}, "held_out must lie"),
+    ]
+    for asked, how, words in refused:
+        refuses(DataError, words, LiftedClassifier((5,)).fit, X, Y, constraints=asked, **how)
     model = LiftedMLP((5, 4, 1), loss=SquaredError())
     with pytest.raises(DataError, match="GroupMeans"):
         model.fit(torch.from_numpy(X), Y.astype(float), constraints=[rates])

@@ -17,7 +17,8 @@ from liftednet.models.results import Ending, Step
 from liftednet.problems import BlockFit, StatesOverTime
 from liftednet.solvers import solve
 from tests.models import plain
-from tests.models.registry import GRAPHS, PAIRS, REFUSED, SERVED, Graph
+from tests.models.networks import same_bits, trace_of
+from tests.models.registry import GRAPHS, REFUSED, SERVED, Graph
 
 FULL = [run for run in SERVED if run[2] == "full"]
 
@@ -33,14 +34,6 @@ def _trained(graph: Graph, coupling: str, method: str, **options: Any) -> Lifted
     return found
 
 
-def _same(one: Lifted, other: Lifted) -> bool:
-    return all(a.matrix.equal(b.matrix) for a, b in zip(one.weights, other.weights, strict=True))
-
-
-def test_every_combination_is_served_or_refused():
-    assert len(SERVED) + len(REFUSED) == len(GRAPHS) * len(PAIRS)
-
-
 @pytest.mark.parametrize(("graph", "coupling", "method", "words"), REFUSED, ids=str)
 def test_what_does_not_go_together_is_refused_at_the_door(graph, coupling, method, words):
     with pytest.raises(DeclarationError, match=words):
@@ -50,14 +43,13 @@ def test_what_does_not_go_together_is_refused_at_the_door(graph, coupling, metho
 @pytest.mark.parametrize(("graph", "coupling", "method"), FULL, ids=str)
 def test_the_objective_never_rises(graph, coupling, method):
     model = _fitted(graph, coupling, method)
-    assert model.trace is not None
-    before = model.trace.start
-    for step in model.trace.steps:
+    before = trace_of(model).start
+    for step in trace_of(model).steps:
         assert step.decrease >= 0
         assert step.objective <= before + 1e-9 * (1 + abs(before))
         before = step.objective
-    assert min(model.trace.losses) < model.trace.start
-    assert model.objective() == pytest.approx(model.trace.losses[-1], rel=1e-8)
+    assert min(trace_of(model).losses) < trace_of(model).start
+    assert model.objective() == pytest.approx(trace_of(model).losses[-1], rel=1e-8)
 
 
 @pytest.mark.parametrize(("graph", "coupling", "method"), SERVED, ids=str)
@@ -92,13 +84,12 @@ def _real_steps(graph: Graph, rows: Tensor) -> Tensor:
 )
 def test_the_loss_falls(graph, coupling, method):
     model = _fitted(graph, coupling, method)
-    assert model.trace is not None
     if method == "minibatch":
-        assert model.trace.losses[-1] < model.trace.losses[0]
+        assert trace_of(model).losses[-1] < trace_of(model).losses[0]
         return
-    assert all(after < before for before, after in pairwise(model.trace.objectives))
+    assert all(after < before for before, after in pairwise(trace_of(model).objectives))
     network = plain.network_objective(graph, model)
-    assert model.trace.losses[-1] == pytest.approx(network, rel=1e-9)
+    assert trace_of(model).losses[-1] == pytest.approx(network, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -109,19 +100,18 @@ def test_the_loss_falls(graph, coupling, method):
 def test_the_same_seed_gives_one_model_and_a_warm_start_goes_on(graph, coupling, method):
     model = _fitted(graph, coupling, method)
     if method == "minibatch":  # first weights are drawn before any method
-        assert not _same(_trained(graph, coupling, method, seed=1), model)
+        assert not same_bits(_trained(graph, coupling, method, seed=1).weights, model.weights)
     again = _trained(graph, coupling, method, warm_start=True)
-    assert _same(again, model)
+    assert same_bits(again.weights, model.weights)
     _goes_on(graph, coupling, method, again)
 
 
 def _goes_on(graph: Graph, coupling: str, method: str, model: Lifted) -> None:
-    first, reached = model.trace, model.objective()
-    second = model.fit(graph.x, graph.y, lengths=graph.lengths).trace
-    assert first is not None and second is not None
+    first, reached = trace_of(model), model.objective()
+    second = trace_of(model.fit(graph.x, graph.y, lengths=graph.lengths))
     if method == "minibatch":
         begun = _fitted(graph, coupling, method).weights
-        assert _same(_trained(graph, coupling, method, start=begun), model)
+        assert same_bits(_trained(graph, coupling, method, start=begun).weights, model.weights)
     else:
         assert second.start == pytest.approx(reached, rel=1e-9)
     assert second.losses != first.losses
@@ -138,10 +128,9 @@ def test_an_interrupt_keeps_what_is_done(graph, coupling, method):
 
     model = graph.model(coupling, method)
     model.fit(graph.x, graph.y, lengths=graph.lengths, on_step=interrupt)
-    assert model.trace is not None and model.trace.ending is Ending.INTERRUPTED
-    assert model.trace.steps == seen and len(seen) == 2
-    whole = _fitted(graph, coupling, method).trace
-    assert whole is not None
+    assert trace_of(model).ending is Ending.INTERRUPTED
+    assert trace_of(model).steps == seen and len(seen) == 2
+    whole = trace_of(_fitted(graph, coupling, method))
     assert [s.objective for s in seen] == [s.objective for s in whole.steps[:2]]
     if method != "minibatch":
         assert model.objective() == pytest.approx(seen[-1].objective, rel=1e-9)
@@ -183,5 +172,5 @@ def test_exact_fits_lead_to_a_certificate(graph):
     model = graph.model("tight", "full")
     model.method = FullBatch(400, tolerance=1e-2)
     model.fit(graph.x, graph.y, lengths=graph.lengths)
-    assert model.trace is not None and model.trace.ending is Ending.CONVERGED
+    assert trace_of(model).ending is Ending.CONVERGED
     assert model.residual() <= 1e-1

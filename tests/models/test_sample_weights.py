@@ -13,6 +13,7 @@ from liftednet.errors import DataError
 from liftednet.layers import average_pooling, convolution, dense
 from liftednet.losses import CrossEntropy, SimplexCrossEntropy
 from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
+from tests.models.networks import trace_of
 
 WEIGHTS = torch.tensor([0, 1, 2, 3, 1, 0, 2, 5, 1, 1] * 2, dtype=torch.float64)
 REPEATED = torch.repeat_interleave(torch.arange(20), WEIGHTS.long())
@@ -71,8 +72,7 @@ def test_a_weight_counts_how_often_a_sample_is_there(name: str) -> None:
     for kept, weights in ((torch.arange(20), WEIGHTS), (REPEATED, None)):
         own = None if lengths is None else lengths[kept]
         model.fit(x[kept], LABELS[kept], lengths=own, sample_weight=weights)
-        assert model.trace is not None
-        found.append((model.trace.losses, [layer.matrix for layer in model.weights]))
+        found.append((trace_of(model).losses, [layer.matrix for layer in model.weights]))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
     if isinstance(model.method, Minibatch):
         torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-7, atol=1e-9)

@@ -18,9 +18,9 @@ from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRN
 from liftednet.models.settings import Settings
 from liftednet.network import Network
 from liftednet.penalties import SquaredFrobenius
-from tests.models.registry import GRAPHS, Graph
+from tests.models.networks import same_bits, trace_of
+from tests.models.registry import BY_NAME, Graph
 
-BY_NAME = {graph.name: graph for graph in GRAPHS}
 BUILT: dict[str, Callable[..., Lifted]] = {
     "chain": lambda **how: LiftedMLP((4, 5, 4, 3), (Tanh(), ReLU()), **how),
     "without a bias": lambda **how: LiftedMLP(
@@ -35,11 +35,6 @@ BUILT: dict[str, Callable[..., Lifted]] = {
     "recurrent": lambda **how: LiftedRNN(2, 3, 3, **how),
 }  # fmt: skip
 METHODS = ("auto", FullBatch(2), Minibatch(epochs=3, batch_size=5), GaussNewton(2))
-
-
-def _same(one: Lifted, other: Lifted) -> bool:
-    pairs = zip(one.weights, other.weights, strict=True)
-    return all(a.stacked().equal(b.stacked()) for a, b in pairs)
 
 
 CASES = [
@@ -57,9 +52,8 @@ def test_a_builder_and_a_graph_train_the_same(name: str, method: Any) -> None:
     built = BUILT[name](method=method).fit(graph.x, graph.y)
     declared = Lifted(graph.network(), method=method).fit(graph.x, graph.y)
     assert type(built.checked()[1]) is type(declared.checked()[1])
-    assert built.trace is not None and declared.trace is not None
-    assert built.trace.objectives[1:] == declared.trace.objectives[1:]
-    assert _same(built, declared)
+    assert trace_of(built).objectives[1:] == trace_of(declared).objectives[1:]
+    assert same_bits(built.weights, declared.weights)
 
 
 @pytest.mark.parametrize("how", [{"monotonic_cst": [1, 0, -1, 0]}, {"lipschitz": 2.0}], ids=str)
@@ -68,7 +62,7 @@ def test_a_shape_is_a_setting_of_chains(how: dict[str, Any]) -> None:
     sizes, loss = (4, 5, 2), SquaredError()
     built = LiftedMLP(sizes, loss=loss, **how)
     declared = Lifted(LiftedMLP(sizes, loss=loss).network, **how)
-    assert _same(built.fit(graph.x, graph.y), declared.fit(graph.x, graph.y))
+    assert same_bits(*(one.fit(graph.x, graph.y).weights for one in (built, declared)))
     with pytest.raises(DeclarationError, match="another graph"):
         Lifted(BY_NAME["two of each"].network(), **how)
 
@@ -76,10 +70,11 @@ def test_a_shape_is_a_setting_of_chains(how: dict[str, Any]) -> None:
 def test_an_estimator_is_the_builder() -> None:
     x, y = BY_NAME["chain"].x, BY_NAME["chain"].y
     found = LiftedClassifier((5,), random_state=0).fit(x.numpy(), y.numpy()).model_
-    assert _same(found, LiftedMLP((4, 5, 3)).fit(x, y))
+    assert same_bits(found.weights, LiftedMLP((4, 5, 3)).fit(x, y).weights)
     targets = BY_NAME["without a bias"].y
     found = LiftedRegressor((5,), random_state=0).fit(x.numpy(), targets.numpy()).model_
-    assert _same(found, LiftedMLP((4, 5, 2), loss=SquaredError()).fit(x, targets))
+    wanted = LiftedMLP((4, 5, 2), loss=SquaredError()).fit(x, targets)
+    assert same_bits(found.weights, wanted.weights)
 
 
 @pytest.mark.parametrize("builder", [LiftedMLP, LiftedRNN, Lifted])

@@ -11,13 +11,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from liftednet import LiftedClassifier, to_torch
 from liftednet.activations import ReLU, Tanh
 from liftednet.errors import FitWarning
-from liftednet.layers import convolution, dense
-from liftednet.losses import CrossEntropy, SimplexCrossEntropy, SquaredError
+from liftednet.losses import SimplexCrossEntropy, SquaredError
 from liftednet.models import Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.storage import load, save
-from liftednet.network import Network
 from liftednet.penalties import Nonnegative, SpectralNorm
 from liftednet.samples import Weights
+from tests.models.registry import BY_NAME
 
 
 def drawn(samples=120, features=4, seed=0):
@@ -92,6 +91,7 @@ def test_what_is_seldom_off_its_mean_stays_within_bounds_and_constants_do_no_har
     assert (model.predict(x) == labels).double().mean() > 0.95
 
 
+@pytest.mark.filterwarnings("ignore::liftednet.FitWarning")
 def test_given_weights_are_for_raw_data():
     x, y = drawn()
     x = 100 * x + 30
@@ -100,9 +100,7 @@ def test_given_weights_are_for_raw_data():
         Weights(torch.randn(3, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)),
     ]
     still = Minibatch(epochs=1, rate=1e-12)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FitWarning)
-        model = LiftedMLP((4, 3, 1), Tanh(), SquaredError(), start=start, method=still).fit(x, y)
+    model = LiftedMLP((4, 3, 1), Tanh(), SquaredError(), start=start, method=still).fit(x, y)
     expected = torch.tanh(start[0].apply(x)) @ start[1].matrix
     torch.testing.assert_close(model.forward(x), expected, rtol=1e-6, atol=1e-8)
 
@@ -148,17 +146,10 @@ def test_sequences_keep_zeros_where_they_have_ended(learned, generator):
     assert bool(model.standardization.moments) == learned
 
 
-def test_images_have_one_scale_for_each_channel(generator):
-    x = 100 + torch.tensor([3.0, 5.0])[:, None, None] * torch.randn(
-        40, 2, 5, 5, generator=generator
-    )
-    y = torch.randint(0, 3, (40,), generator=generator)
-    network = Network()
-    given = network.input(2, 5, 5)
-
-    state = network.state(ReLU(), convolution(given, 4, 3, padding=1))
-    network.loss(CrossEntropy(), dense(state, 3))
-    model = Lifted(network, method=Minibatch(epochs=3)).fit(x, y)
+def test_images_have_one_scale_for_each_channel():
+    graph = BY_NAME["images"]
+    x = 100 + torch.tensor([3.0, 5.0])[:, None, None] * graph.x
+    model = Lifted(graph.network(), method=Minibatch(epochs=3)).fit(x, graph.y)
     assert model.standardization.moments  # the border of zeros is not one of raw data
     torch.testing.assert_close(to_torch(model)(x), model.forward(x))
 

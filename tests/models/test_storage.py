@@ -48,7 +48,7 @@ from liftednet.solvers import NewtonOverTime, Proximal, get_solver, solver_names
 from liftednet.storage import CATALOGUE as NAMED
 from liftednet.storage import describe, read_tensors, rebuild, replace_file, write
 from tests.models.graphs import NETWORKS, fitted, residual
-from tests.models.networks import refuses
+from tests.models.networks import refuses, same_bits
 
 SOFTSIGN = torch.nn.functional.softsign
 
@@ -59,6 +59,11 @@ def plain() -> LiftedMLP:
     method = FullBatch(sweeps=1)
     model = LiftedMLP((5, 6, 3), activations.Tanh(), lam=0.5, rho=0.01, method=method)
     return model.fit(x, x[:, :3].argmax(-1))
+
+
+def untrained(*sizes: int, **options: Any) -> LiftedMLP:
+    model = LiftedMLP(sizes or (5, 6, 3), **options)
+    return model.with_weights(model._first_weights())
 
 
 def problem_of(model: Lifted) -> list[list[str]]:
@@ -174,8 +179,7 @@ def test_settings_come_back(options, tmp_path) -> None:
     model = LiftedMLP(**{"sizes": (5, 5, 5), "activations": activations.ReLU(), **options})
     model.with_weights(model._first_weights())
     loaded = load(save(model, tmp_path / "model"))
-    for found, wanted in zip(loaded.weights, model.weights, strict=True):
-        assert torch.equal(found.stacked(), wanted.stacked())
+    assert same_bits(loaded.weights, model.weights)
     x = torch.ones(2, 5, dtype=model.weights[0].matrix.dtype)
     torch.testing.assert_close(loaded.forward(x), model.forward(x))
     assert (repr(loaded), type(loaded.loss)) == (repr(model), type(model.loss))
@@ -195,8 +199,8 @@ class Doubled(losses.CrossEntropy):
 
 def test_what_a_file_cannot_hold_is_asked_for(plain, tmp_path) -> None:
     own = penalties.Declared(lambda w: 0.1 * cp.sum_squares(w))
-    model = LiftedMLP((5, 3), [], Doubled(), penalty=own, method=FullBatch(1))
-    path = save(model.with_weights(model._first_weights()), tmp_path / "model")
+    model = untrained(5, 3, activations=[], loss=Doubled(), penalty=own, method=FullBatch(1))
+    path = save(model, tmp_path / "model")
     refuses(DataError, r"Doubled\(\) was declared outside.*loss=\.\.\.", load, path, penalty=own)
     with pytest.raises(DataError, match=r"Declared.*was declared outside.*penalty=\.\.\."):
         load(path, loss=Doubled())
@@ -343,14 +347,12 @@ def changed(path: Path, **changes: Any) -> Path:
 
 def described(**changes: Any) -> dict[str, str]:
     """The metadata of a small model, changed."""
-    model = LiftedMLP((5, 6, 3), activations.Tanh(), lam=0.5, rho=0.01)
-    about = _pack(model.with_weights(model._first_weights())).architecture
+    about = _pack(untrained(activations=activations.Tanh(), lam=0.5, rho=0.01)).architecture
     return {"model": json.dumps({"kind": "LiftedMLP", "architecture": {**about, **changes}})}
 
 
 def test_learned_slopes_of_earlier_versions_are_kept(tmp_path) -> None:
-    model = LiftedMLP((5, 6, 3), activations.LeakyReLU(0.2), method=FullBatch(2))
-    model = model.with_weights(model._first_weights())
+    model = untrained(activations=activations.LeakyReLU(0.2), method=FullBatch(2))
     about = dict(_pack(model).architecture)
     about["learned"] = [{"name": "LeakyReLU", "parameters": {"alpha": 0.3}}]
     about["method"]["parameters"]["learn_activations"] = True
@@ -365,8 +367,7 @@ def test_learned_slopes_of_earlier_versions_are_kept(tmp_path) -> None:
 
 @pytest.mark.parametrize("name", solver_names())
 def test_every_solver_of_the_table_is_kept_by_a_file(name: str, tmp_path) -> None:
-    model = LiftedMLP((5, 6, 3), state_solver=get_solver(name))
-    model = model.with_weights(model._first_weights())
+    model = untrained(state_solver=get_solver(name))
     assert load(save(model, tmp_path / "model")).state_solver == get_solver(name)
 
 
@@ -460,14 +461,12 @@ EARLIER: list[tuple[str, Any, Any]] = [  # a setting, how it was written, and wh
 
 @pytest.mark.parametrize(("setting", "before", "now"), EARLIER)
 def test_settings_of_earlier_versions_are_those_of_today(setting, before, now, tmp_path) -> None:
-    model = LiftedMLP((5, 6, 3))
-    path = save(model.with_weights(model._first_weights()), tmp_path / "model")
+    path = save(untrained(), tmp_path / "model")
     assert getattr(load(changed(path, **described(**{setting: before}))), setting) == now
 
 
 def test_a_penalty_of_earlier_versions_is_a_square(tmp_path) -> None:
-    model = LiftedMLP((5, 6, 3))
-    path = save(model.with_weights(model._first_weights()), tmp_path / "model")
+    path = save(untrained(), tmp_path / "model")
     gone = {"name": "SimplexRows", "parameters": {"total": 1.0}}
     with pytest.warns(FitWarning, match="SimplexRows is gone"):
         found = load(changed(path, **described(rho=None, penalty=gone)))

@@ -21,10 +21,7 @@ def in_processes(size: int, work: Callable[..., Any], *given: Any) -> list[Any]:
 
     The processes are forked, so that nothing is imported again.
     """
-    context = multiprocessing.get_context("fork")
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    context, port = multiprocessing.get_context("fork"), free_port()
     pipes = [context.Pipe(duplex=False) for _ in range(size)]
     started = [
         context.Process(target=_run, args=(rank, size, port, pipe[1], work, given), daemon=True)
@@ -50,6 +47,13 @@ def in_processes(size: int, work: Callable[..., Any], *given: Any) -> list[Any]:
     if failed:  # where one fails, the others tell that it has ended
         raise AssertionError(min(failed, key=lambda text: "ProcessError" in text))
     return results
+
+
+def free_port() -> int:
+    """Return a port of the loopback address that nothing listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 class _Failed:

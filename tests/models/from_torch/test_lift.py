@@ -21,6 +21,7 @@ from liftednet.models import FullBatch, GaussNewton, Minibatch
 from liftednet.models.from_torch import LiftedModule
 from liftednet.models.methods.minibatch import BatchSteps
 from tests.models.from_torch.torch_networks import CASES, Case, LeNet, Sequences
+from tests.models.networks import trace_of
 
 TYPES = {torch.float32: 1e-5, torch.float64: 1e-10}
 FEW = Minibatch(epochs=2, batch_size=10, rate=0.1)
@@ -38,10 +39,8 @@ def made(
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             nn.init.uniform_(module.weight, 0.5, 1.5)
             nn.init.uniform_(module.bias, -0.5, 0.5)
-            assert module.running_mean is not None
-            assert module.running_var is not None
-            module.running_mean.uniform_(-0.5, 0.5)
-            module.running_var.uniform_(0.5, 1.5)
+            module.get_buffer("running_mean").uniform_(-0.5, 0.5)
+            module.get_buffer("running_var").uniform_(0.5, 1.5)
     x = case.samples(count, generator)
     x = x if case.words else x.to(dtype)
     lifted = lift(network, x[:2], loss=CrossEntropy(), show=False, **options)
@@ -430,9 +429,7 @@ def test_gates_of_all_steps_at_once_train_as_step_by_step_ones(kind, lam, genera
 
 
 def losses_of(lifted: LiftedModule, x: Any, y: Any, **options: Any) -> list[float]:
-    trace = lifted.fit(x, y, **options).trace
-    assert trace is not None
-    return trace.losses
+    return trace_of(lifted.fit(x, y, **options)).losses
 
 
 _ENDS = {
@@ -628,8 +625,7 @@ def test_maxima_over_windows_are_states_of_a_full_batch(window: tuple[int, int])
     model = lift(network, x[:2], loss=CrossEntropy(), method=FullBatch(2), rho=0.1, show=False)
     assert [line.kind for line in model.lines] == ["layer", "states", "states", "layer"]
     model.fit(x, y)
-    assert model.trace is not None
-    assert all(step.decrease >= 0 for step in model.trace.steps)
+    assert all(step.decrease >= 0 for step in trace_of(model).steps)
     before = torch.nn.functional.cross_entropy(network(x), y)
     model.write_()
     assert float(torch.nn.functional.cross_entropy(network(x), y)) < 0.9 * float(before)

@@ -16,7 +16,7 @@ from liftednet.models.programs.composition import composition_of
 from liftednet.models.programs.functions import Functions, linear_in
 from liftednet.models.programs.halving import halved, inside_of, kinked, lined
 from liftednet.models.programs.lines import Sums
-from tests.models.programs.networks import drawn
+from tests.models.programs.networks import drawn, values
 
 NONE = np.zeros((0, 3)), np.zeros(0)
 KINDS = [nn.ReLU(), nn.LeakyReLU(1.5), nn.Hardtanh(), nn.Tanh(), nn.GELU(), nn.Softplus(1.0, 40.0)]
@@ -48,9 +48,8 @@ def test_a_line_is_below_the_cost_on_its_box_and_closes_in_on_it(activation) -> 
     constants = np.full((1, 1), cost @ inside.output.offset)
     line = Sums(constants, own[None, None], answers, np.abs(constants))
 
-    def values(v: Any) -> Any:
-        with torch.no_grad():
-            return network(torch.from_numpy(v @ matrix.T + offset)).numpy() @ cost + v @ own
+    def costs(v: Any) -> Any:
+        return values(network, v @ matrix.T + offset) @ cost + v @ own
 
     centers = draw.normal(size=(40, 3))
     gaps = []
@@ -62,9 +61,9 @@ def test_a_line_is_below_the_cost_on_its_box_and_closes_in_on_it(activation) -> 
         least = np.full(len(centers), np.inf)
         for _ in range(400):
             v = centers + width * draw.uniform(-1, 1, centers.shape)
-            least = np.minimum(least, values(v))
+            least = np.minimum(least, costs(v))
         assert (found.bound <= least).all()
-        gaps.append(np.mean(values(found.at) - found.bound))
+        gaps.append(np.mean(costs(found.at) - found.bound))
     assert gaps[2] < 0.2 * gaps[1] < 0.04 * gaps[0] + 1e-9
     low, high = halved(found)
     assert (high - low).prod(1).sum() == pytest.approx((2 * width) ** 3 * len(centers))
@@ -125,6 +124,5 @@ def test_samples_that_share_their_variables_are_proven_together() -> None:
     at = np.linspace(-1, 1, 20_001)
     rows = np.stack([np.stack([at, np.full_like(at, 0.5)], 1),
                      np.stack([np.full_like(at, 0.2), -at], 1)])  # fmt: skip
-    with torch.no_grad():
-        wanted = (network(torch.from_numpy(rows))[..., 0].sum(0).numpy() + at).min()
+    wanted = (values(network, rows)[..., 0].sum(0) + at).min()
     assert best.proven and best.bound <= wanted and best.value == pytest.approx(wanted, rel=1e-5)

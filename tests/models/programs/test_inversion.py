@@ -14,14 +14,9 @@ from torch import nn
 from liftednet import LiftedClassifier, certify, invert, robustness_radius, to_cvxpy
 from liftednet.errors import DataError, DeclarationError, SolverError
 from tests.models.networks import refuses
-from tests.models.programs.networks import drawn
+from tests.models.programs.networks import drawn, values
 
 RNG = np.random.default_rng(0)
-
-
-def values(network, x) -> Any:
-    with torch.no_grad():
-        return network(torch.from_numpy(np.atleast_2d(x))).numpy()
 
 
 def test_an_input_is_found_and_all_others_on_its_piece() -> None:
@@ -156,7 +151,6 @@ def test_a_limit_of_time_leaves_a_radius_that_lines_prove(draw: np.random.Genera
     found = robustness_radius(network, x, seconds=1e-6)
     assert found.x is not None
     assert 0 < found.least < found.most and np.abs(found.x - x).max() == pytest.approx(found.most)
-    assert found.x is not None
     around = x + found.least * draw.uniform(-1, 1, (20_000, 20))
     assert (values(network, around).argmax(1) == found.label).all()
 

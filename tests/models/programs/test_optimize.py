@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import cvxpy as cp
@@ -14,41 +13,27 @@ from torch import nn
 from liftednet import optimize, to_cvxpy
 from liftednet.errors import DataError, DeclarationError, SolverError
 from tests.models.networks import refuses
-from tests.models.programs.networks import drawn
+from tests.models.programs.networks import chain, values
 
 RNG = np.random.default_rng(0)
 
 
-def dense(*sizes: int, activation: Any = None, seed: int = 0) -> Any:
-    parts: list[nn.Module] = []
-    for below, above in pairwise(sizes):
-        parts += [nn.Linear(below, above), activation or nn.ReLU()]
-    return drawn(*parts[:-1], seed=seed)
-
-
-def at(network, x) -> Any:
-    with torch.no_grad():
-        return network(torch.from_numpy(np.atleast_2d(x)))[0].numpy()
-
-
 def test_a_proven_maximum_is_attained_and_above_all_samples() -> None:
-    network = dense(4, 12, 8, 1)
+    network = chain(4, 12, 8, 1)
     x: Any = cp.Variable(4)
     stated = to_cvxpy(network, x, box=(-1, 1))
     best = optimize(stated, cp.Maximize(stated.output[0]), gap=1e-6)
     assert best.proven and best.gap <= 1e-6 and best.bound >= best.value - 1e-9 * abs(best.value)
-    assert at(network, x.value)[0] == pytest.approx(best.value, rel=1e-9)
+    assert values(network, x.value)[0][0] == pytest.approx(best.value, rel=1e-9)
     assert stated.output.value[0] == pytest.approx(best.value, rel=1e-12)
-    assert at(network, best.x)[0] >= best.first[0] - 1e-9
-    samples = torch.from_numpy(RNG.uniform(-1, 1, (20_000, 4)))
-    with torch.no_grad():
-        assert float(network(samples).max()) <= best.bound
+    assert values(network, best.x)[0][0] >= best.first[0] - 1e-9
+    assert values(network, RNG.uniform(-1, 1, (20_000, 4))).max() <= best.bound
     by_cvxpy = cp.Problem(cp.Maximize(stated.output[0]), stated.constraints)
     assert by_cvxpy.solve(solver="HIGHS", mip_rel_gap=1e-8) == pytest.approx(best.value, rel=1e-5)
 
 
 def test_constraints_on_inputs_outputs_and_other_variables_hold() -> None:
-    network = dense(3, 8, 2, seed=1)
+    network = chain(3, 8, 2, seed=1)
     x: Any = cp.Variable(3)
     slack: Any = cp.Variable(nonneg=True)
     stated = to_cvxpy(network, x, box=(-1, 1))
@@ -59,39 +44,37 @@ def test_constraints_on_inputs_outputs_and_other_variables_hold() -> None:
     grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, 41)] * 2), -1).reshape(-1, 2)
     points = np.column_stack([grid, 0.3 - grid.sum(1)])
     points = points[(np.abs(points).max(1) <= 1) & (np.abs(points).sum(1) <= 1.5)]
-    with torch.no_grad():
-        y = network(torch.from_numpy(points)).numpy()
+    y = values(network, points)
     reached = (y[:, 0] - 5 * np.maximum(y[:, 1] - 0.2, 0)).max()
     assert reached <= best.value + 1e-6
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU(), nn.Tanh()], ids=repr)
 def test_a_target_that_is_attained_is_proven_by_its_sign(activation) -> None:
-    network = dense(5, 20, 20, 1, activation=activation, seed=4)
+    network = chain(5, 20, 20, 1, activation=activation, seed=4)
     x: Any = cp.Variable(5)
     stated = to_cvxpy(network, x, box=(-1, 1), mixed_integer=True)
-    distance = cp.sum_squares(stated.output - at(network, [0.3] * 5))
+    distance = cp.sum_squares(stated.output - values(network, [0.3] * 5)[0])
     best = optimize(stated, cp.Minimize(distance))
     assert best.proven and best.bound == 0 and best.nodes < 100
-    assert at(network, x.value) == pytest.approx(at(network, [0.3] * 5), abs=1e-4)
+    assert values(network, x.value)[0] == pytest.approx(values(network, [0.3] * 5)[0], abs=1e-4)
 
 
 @pytest.mark.parametrize("activation", [nn.Tanh(), nn.GELU()], ids=repr)
 def test_smooth_networks_are_refined_until_the_gap(activation) -> None:
-    network = dense(2, 5, 1, activation=activation, seed=3)
+    network = chain(2, 5, 1, activation=activation, seed=3)
     x: Any = cp.Variable(2)
     stated = to_cvxpy(network, x, box=(-1, 1), mixed_integer=True)
     best = optimize(stated, cp.Maximize(stated.output[0]), gap=1e-3)
     assert best.proven
     grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, 201)] * 2), -1).reshape(-1, 2)
-    with torch.no_grad():
-        most = float(network(torch.from_numpy(grid)).max())
+    most = values(network, grid).max()
     assert most <= best.bound + 1e-9 and best.value >= most - 1e-6
-    assert at(network, x.value)[0] == pytest.approx(best.value, rel=1e-9)
+    assert values(network, x.value)[0][0] == pytest.approx(best.value, rel=1e-9)
 
 
 def test_a_convex_problem_has_the_bound_of_its_dual() -> None:
-    network = dense(6, 10, 1)
+    network = chain(6, 10, 1)
     with torch.no_grad():
         network[2].weight.abs_()
     x: Any = cp.Variable(6)
@@ -102,17 +85,17 @@ def test_a_convex_problem_has_the_bound_of_its_dual() -> None:
 
 
 def test_a_limit_of_time_leaves_a_bound() -> None:
-    network = dense(10, 40, 40, 1)
+    network = chain(10, 40, 40, 1)
     x: Any = cp.Variable(10)
     stated = to_cvxpy(network, x, box=(-1, 1), seconds=0.2)
     best = optimize(stated, cp.Maximize(stated.output[0]), seconds=0.5)
     assert not best.proven and "not proven" in str(best)
     assert best.value < best.bound
-    assert at(network, best.x)[0] == pytest.approx(best.value, rel=1e-9)
+    assert values(network, best.x)[0][0] == pytest.approx(best.value, rel=1e-9)
 
 
 def test_what_cannot_be_solved_is_refused() -> None:
-    network = dense(2, 4, 1)
+    network = chain(2, 4, 1)
     x: Any = cp.Variable(2)
     free: Any = cp.Variable()
     stated = to_cvxpy(network, x, box=(-1, 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import cvxpy as cp
@@ -15,14 +14,7 @@ from liftednet import optimize, robustness_radius, to_cvxpy
 from liftednet.models.programs.composition import composition_of
 from liftednet.models.programs.halving import kinked
 from liftednet.models.programs.lines import ranges
-from tests.models.programs.networks import drawn
-
-
-def relu(*sizes: int, seed: int = 0) -> Any:
-    parts: list[nn.Module] = []
-    for below, above in pairwise(sizes):
-        parts += [nn.Linear(below, above), nn.ReLU()]
-    return drawn(*parts[:-1], seed=seed)
+from tests.models.programs.networks import chain, drawn
 
 
 def test_ranges_hold_every_value_and_steps_never_widen_them() -> None:
@@ -48,7 +40,7 @@ def test_ranges_hold_every_value_and_steps_never_widen_them() -> None:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("norm", [2, np.inf])
 def test_a_radius_is_that_of_a_mixed_integer_program(norm, seed) -> None:
-    network, x = relu(2, 6, 5, 3, seed=seed), np.array([0.3, -0.2])
+    network, x = chain(2, 6, 5, 3, seed=seed), np.array([0.3, -0.2])
     found = robustness_radius(network, x, norm=norm, box=(-4, 4))
     z: Any = cp.Variable(2)
     stated = to_cvxpy(network, z, box=(-4, 4))
@@ -74,7 +66,7 @@ def test_a_radius_is_that_of_a_mixed_integer_program(norm, seed) -> None:
 
 
 def test_many_inputs_are_proven_by_split_units_under_constraints() -> None:
-    network, x = relu(20, 6, 1, seed=1), cp.Variable(20)
+    network, x = chain(20, 6, 1, seed=1), cp.Variable(20)
     stated = to_cvxpy(network, x, box=(-1, 1))
     limits = [cp.sum(x) <= 1, x[0] + x[1] >= 0.5, stated.output[0] <= 20]
     best = optimize(stated, cp.Maximize(stated.output[0] - x[3]), limits)

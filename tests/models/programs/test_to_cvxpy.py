@@ -19,6 +19,7 @@ from liftednet.losses import SquaredError
 from liftednet.models import Lifted, LiftedMLP, Minibatch, input_convex
 from tests.models.networks import refuses
 from tests.models.programs.networks import drawn as of_drawn_weights
+from tests.models.programs.networks import values
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (200, 2)) * [1, 10] + [0, 5]
@@ -76,8 +77,7 @@ def test_a_concave_network_is_concave_and_one_without_layers_affine() -> None:
     found = to_cvxpy(network, x)
     assert found.kind == "concave" and found.output.is_concave()
     x.value = RNG.normal(size=(3, 2))
-    with torch.no_grad():
-        wanted = network.double()(torch.from_numpy(x.value))
+    wanted = values(network.double(), x.value)
     np.testing.assert_allclose(found.output.value, wanted, rtol=1e-12, atol=1e-12)
     assert to_cvxpy(nn.Linear(2, 3), x).kind == "affine"
 
@@ -103,11 +103,8 @@ def test_networks_linear_in_pieces_are_exact(name) -> None:
     for sign in (1, -1):
         value = solved(cp.Maximize(sign * found.output[1]), found)
         grid = np.stack(np.meshgrid(np.linspace(-1, 1, 101), np.linspace(-1, 0.5, 101)), -1)
-        with torch.no_grad():
-            at_grid = sign * network(torch.from_numpy(grid.reshape(-1, 2)))[:, 1]
-            there = network(torch.from_numpy(x.value[None]))[0]
-        assert value >= float(at_grid.max()) - 1e-6
-        np.testing.assert_allclose(found.output.value, there, atol=1e-6)
+        assert value >= (sign * values(network, grid.reshape(-1, 2))[:, 1]).max() - 1e-6
+        np.testing.assert_allclose(found.output.value, values(network, x.value)[0], atol=1e-6)
 
 
 class Residual(nn.Module):
@@ -152,8 +149,7 @@ def test_relaxations_hold_the_network_itself(activation) -> None:
     for point in RNG.uniform(-2, 2, (30, 2)):
         x.value = point
         found.pass_forward()
-        with torch.no_grad():
-            wanted = network(torch.from_numpy(point[None]))[0].numpy()
+        wanted = values(network, point)[0]
         np.testing.assert_allclose(found.output.value, wanted, rtol=1e-8, atol=1e-8)
         assert max(np.max(c.violation()) for c in found.constraints) < 1e-10
         assert (low <= wanted).all() and (wanted <= high).all()
