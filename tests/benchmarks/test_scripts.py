@@ -20,6 +20,7 @@ from benchmarks.gpu.timing import Scale
 from benchmarks.gpu.training_data import images
 from benchmarks.prose import charts
 from liftednet.errors import DataError
+from tests.models.networks import refuses
 
 
 @pytest.mark.parametrize("page", prose.PAGES, ids=lambda page: page.stem)
@@ -61,20 +62,12 @@ def test_recorded_sets_have_their_published_counts(data_folder: Path) -> None:
     assert [int(part.lengths.sum()) + len(part) for part in parts] == [13_807, 4_602, 4_725]
 
 
-@pytest.fixture
-def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """No data folder named, and an empty cache."""
+def test_missing_data_say_how_to_get_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No data folder is named, and the cache is empty."""
     monkeypatch.delenv(archives.FOLDER_VARIABLE, raising=False)
-    monkeypatch.setattr(archives, "cache_folder", lambda: tmp_path / "cache")
-    (tmp_path / "cache").mkdir()
-    return tmp_path
-
-
-def test_missing_data_say_how_to_get_them(nowhere: Path) -> None:
-    with pytest.raises(DataError, match="download=True"):
-        mnist()
-    with pytest.raises(DataError, match="the folder"):
-        mnist(nowhere / "typing_error")
+    monkeypatch.setattr(archives, "cache_folder", lambda: tmp_path)
+    refuses(DataError, "download=True", mnist)
+    refuses(DataError, "the folder", mnist, tmp_path / "typing_error")
 
 
 TOY = Scale(torch.device("cpu"), True)

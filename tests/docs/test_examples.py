@@ -18,6 +18,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 # has fits of several processes.
 EXAMPLES = [path for path in sorted((DOCS / "examples").glob("*.py")) if "21_" not in path.stem]
 PAGES = sorted(DOCS.rglob("*.md"))
+ROOT = DOCS.parent
 _BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 _UNREAD = re.compile(r"<!--.*?-->|!?\[[^]]*\]\([^)]*\.svg\)|\]\([^)]*\)", re.DOTALL)
 # Pages whose blocks run one after another: but for that which starts a process group, and Optuna's.
@@ -39,6 +40,14 @@ EXPECTED = {
 }
 
 
+def run(name: str, part: str, blocks: list[str]) -> dict[str, Any]:
+    """Return what the names stand for after all blocks, run one after another."""
+    names: dict[str, Any] = {}
+    for number, block in enumerate(blocks, start=1):
+        exec(compile(block, f"{name}, {part} {number}", "exec"), names)
+    return names
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
 def test_an_example_runs_and_draws(path, monkeypatch, tmp_path) -> None:
@@ -58,9 +67,7 @@ def test_an_example_runs_and_draws(path, monkeypatch, tmp_path) -> None:
 @pytest.mark.filterwarnings("ignore::liftednet.FitWarning")
 def test_the_blocks_of_a_page_run(page, monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    for number, block in enumerate(_BLOCK.findall(page.read_text("utf-8")), start=1):
-        exec(compile(block, f"{page.name}, block {number}", "exec"), names)
+    names = run(page.name, "block", _BLOCK.findall(page.read_text("utf-8")))
     assert eval(EXPECTED.get(page.stem, "True"), names)
 
 
@@ -75,7 +82,7 @@ def test_a_page_is_short_and_cites_files_that_are_there(page) -> None:
     assert not outside, "the site has no page of it: write it as {download}"
 
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 notebooks = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
@@ -104,29 +111,22 @@ def test_it_runs_at_toy_size(path, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("LIFTEDNET_TOY", "1")
     monkeypatch.chdir(tmp_path)
     plt.close("all")
-    names: dict[str, object] = {}
     try:
-        for number, cell in enumerate(code_of(path), start=1):
-            exec(compile(cell.source, f"{path.name}, cell {number}", "exec"), names)
+        run(path.name, "cell", [cell.source for cell in code_of(path)])
         assert len(plt.get_fignums()) == pictures(code_of(path))
     finally:
         plt.close("all")
 
 
-ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
 
 
 @pytest.fixture(scope="module")
 def after(tmp_path_factory):
     """What the names stand for after all blocks, run in an empty folder."""
-    names: dict[str, object] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("readme"))
-        for number, block in enumerate(BLOCKS, start=1):
-            exec(compile(block, f"README.md, block {number}", "exec"), names)
-    return names
+        return run("README.md", "block", _BLOCK.findall(TEXT))
 
 
 def test_the_interval_holds_about_as_many_answers_as_it_says(after) -> None:

@@ -100,7 +100,7 @@ import torch
 from sklearn.datasets import load_diabetes
 from torch import nn
 from liftednet import LiftedRegressor, certify, to_torch
-X, y = load_diabetes(return_X_y=True)
+X, y = (part[:60] for part in load_diabetes(return_X_y=True))
 LiftedRegressor((5,)).fit(X, y)
 bounded = LiftedRegressor((5,), lipschitz=9.0, max_iter=2).fit(X, y)
 to_torch(bounded)

@@ -46,17 +46,11 @@ class Source(NamedTuple):
 
 def sources(root: Path) -> Iterator[Source]:
     """Every module of the tree, under the name that it is imported by."""
-    for room, package in (
-        ("liftednet", "liftednet"),
-        ("models", "liftednet.models"),
-        ("solvers", "liftednet.solvers"),
-    ):
+    for room, above in (("liftednet", ()), ("models", ("liftednet",)), ("solvers", ("liftednet",))):
         for folder, _, names in os.walk(root / room):  # the links are not followed
-            for name in sorted(names):
-                if name.endswith(".py"):
-                    path = Path(folder, name)
-                    parts = path.relative_to(root / room).with_suffix("").parts
-                    yield Source(".".join([package, *parts]).removesuffix(".__init__"), path)
+            for path in (Path(folder, name) for name in sorted(names) if name.endswith(".py")):
+                parts = path.relative_to(root).with_suffix("").parts
+                yield Source(".".join([*above, *parts]).removesuffix(".__init__"), path)
 
 
 def within(module: str, package: str) -> bool:
@@ -165,19 +159,8 @@ def contents(wheel: Path) -> dict[str, bytes]:
 
 
 def packages_in_tree() -> set[str]:
-    """Every folder that holds Python, under its package name; the links are not followed."""
-    return {
-        ".".join(("liftednet", *Path(folder).relative_to(ROOT / base).parts))
-        for base, room in ((".", "models"), (".", "solvers"), ("liftednet", "liftednet"))
-        for folder, _, names in os.walk(ROOT / room)
-        if any(name.endswith(".py") for name in names)
-    }
-
-
-def setup_cfg() -> ConfigParser:
-    config = ConfigParser()
-    config.read(ROOT / "setup.cfg")
-    return config
+    """Every folder that holds Python, under its package name."""
+    return {source.package for source in sources(ROOT)}
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +185,9 @@ def built(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_package_of_the_tree_is_listed() -> None:
-    assert set(setup_cfg()["options"]["packages"].split()) == packages_in_tree()
+    config = ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    assert set(config["options"]["packages"].split()) == packages_in_tree()
 
 
 def test_what_every_version_runs_is_there() -> None:

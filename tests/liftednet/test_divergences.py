@@ -17,7 +17,9 @@ from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import WeightFit
 from liftednet.samples import Design
 from liftednet.solvers import solve
+from tests.draws import normal
 from tests.liftednet.activations.catalogue import COUPLED, SEPARABLE
+from tests.models.networks import refuses
 
 LIPSCHITZ = [*SEPARABLE, *COUPLED]
 ROWS = st.lists(st.floats(-10, 10), min_size=3, max_size=3)
@@ -34,7 +36,7 @@ def row(numbers: list[float]) -> torch.Tensor:
 @pytest.fixture
 def pair(generator):
     def make(activation):
-        u, other = (2 * torch.randn(5, 3, dtype=torch.float64, generator=generator) for _ in "uv")
+        u, other = (2 * normal(5, 3, seed=generator) for _ in "uv")
         return activation.forward(other), u
 
     return make
@@ -105,15 +107,15 @@ STEPS = [Quantized(), Quantized(2, -1.0, 1.0), Quantized(5, -1.0, 2.0), Sign()]
 
 
 def test_the_nearest_level_is_taken(generator):
-    u = 2 * torch.randn(50, 3, dtype=torch.float64, generator=generator)
+    u = 2 * normal(50, 3, seed=generator)
     thirds = np.round((u.numpy().clip(-1, 2) + 1) / 0.75) * 0.75 - 1
     np.testing.assert_allclose(Quantized(5, -1.0, 2.0).forward(u), thirds)
     np.testing.assert_allclose(Quantized().forward(u), u.numpy() > 0.5)
 
 
 def test_the_margin_of_a_sign_is_a_hinge(generator):
-    u = 2 * torch.randn(40, 1, dtype=torch.float64, generator=generator)
-    v = torch.randn(40, 1, dtype=torch.float64, generator=generator).sign()
+    u = 2 * normal(40, 1, seed=generator)
+    v = normal(40, 1, seed=generator).sign()
     product = (u * v)[:, 0]
     squared = torch.where(product > -1, (1 - product).clamp(min=0).square() / 2, -2 * product)
     torch.testing.assert_close(Margin(Quantized(2, -1.0, 1.0)).values(v, u), squared)
@@ -126,7 +128,7 @@ def test_the_margin_of_a_sign_is_a_hinge(generator):
 @pytest.mark.parametrize("activation", STEPS, ids=repr)
 def test_it_is_least_at_the_forward_map_and_smooth(activation, generator):
     divergence = Margin(activation)
-    u = 2 * torch.randn(30, 1, dtype=torch.float64, generator=generator)
+    u = 2 * normal(30, 1, seed=generator)
     places = torch.linspace(-3, 3, 60, dtype=torch.float64)[:, None]  # none of which is a jump
     values = activation.forward(places).unique()
     found = torch.stack([divergence.values(v.expand(30, 1), u) for v in values])
@@ -138,8 +140,8 @@ def test_it_is_least_at_the_forward_map_and_smooth(activation, generator):
 
 
 def test_a_weight_fit_with_a_margin_is_that_of_cvxpy(generator):
-    x = torch.randn(40, 4, dtype=torch.float64, generator=generator)
-    v = torch.randn(40, 2, dtype=torch.float64, generator=generator).sign()
+    x = normal(40, 4, seed=generator)
+    v = normal(40, 2, seed=generator).sign()
     fit = WeightFit(Margin(Sign()), Design(x, bias=False), v, SquaredFrobenius(0.3))
     found = solve(fit).value.matrix
     weights = cp.Variable((4, 2))
@@ -152,7 +154,7 @@ def test_a_weight_fit_with_a_margin_is_that_of_cvxpy(generator):
 def test_a_width_moves_the_margin_of_a_sign(width, generator):
     """In u / w it is the same divergence times w: a hinge that ends at w."""
     divergence = Margin(Sign(), width)
-    u = torch.randn(40, 1, dtype=torch.float64, generator=generator).requires_grad_()
+    u = normal(40, 1, seed=generator).requires_grad_()
     v = (2 * torch.rand(40, 1, dtype=torch.float64, generator=generator) - 1) * 0.9
     at = torch.atanh(v)
     potential = (v * at - at.cosh().log())[:, 0]
@@ -170,11 +172,8 @@ def test_a_width_moves_the_margin_of_a_sign(width, generator):
 
 
 def test_without_a_margin_there_is_none_to_take():
-    with pytest.raises(DeclarationError, match="margin"):
-        Margin(ReLU())
     assert Margin(Sign()).smoothness == 1.0
-    with pytest.raises(DataError, match="levels"):
-        Quantized(1)
-    with pytest.raises(DeclarationError, match="lower < upper"):
-        Quantized(2, 1.0, 0.0)
+    refuses(DeclarationError, "margin", Margin, ReLU())
+    refuses(DataError, "levels", Quantized, 1)
+    refuses(DeclarationError, "lower < upper", Quantized, 2, 1.0, 0.0)
     assert isinstance(Quantized().margin, Clipped)

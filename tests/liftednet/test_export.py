@@ -29,6 +29,7 @@ from liftednet.models import FullBatch, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.problems import Weights
 from tests.models.graphs import NETWORKS
 from tests.models.graphs import fitted as fitted_graph
+from tests.models.networks import refuses
 
 SEQUENCES = ("gated", "both_directions")
 
@@ -108,14 +109,11 @@ def test_torch_activations_are_used_where_torch_has_them(activation, module, gen
 def test_what_is_no_fitted_model_or_no_network_is_refused(generator) -> None:
     x = torch.randn(60, 5, generator=generator)
     fitted = LiftedMLP((5, 6, 3), method=FullBatch(sweeps=2)).fit(x, x[:, :3].argmax(-1))
-    with pytest.raises(NotFittedError, match="call fit"):
-        to_torch(LiftedMLP((5, 6, 3)))
-    with pytest.raises(DataError, match=r"a fitted model such as LiftedMLP is needed.*got Linear"):
-        to_torch(nn.Linear(2, 2))
-    with pytest.raises(DataError, match=r"torch\.nn\.Module, got None"):
-        initialize_(None, fitted)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match=r"to_torch\(model\) makes a module"):
-        initialize_(nn.Linear(5, 3), fitted)
+    refuses(NotFittedError, "call fit", to_torch, LiftedMLP((5, 6, 3)))
+    words = r"a fitted model such as LiftedMLP is needed.*got Linear"
+    refuses(DataError, words, to_torch, nn.Linear(2, 2))
+    refuses(DataError, r"torch\.nn\.Module, got None", initialize_, None, fitted)
+    refuses(DataError, r"to_torch\(model\) makes a module", initialize_, nn.Linear(5, 3), fitted)
 
 
 @pytest.mark.parametrize(

@@ -37,12 +37,7 @@ from liftednet.problems.priors import BoxedStates, PenalizedWeights
 from liftednet.problems.states_over_time import picked
 from liftednet.samples import Weights
 from liftednet.solvers import solve
-
-
-def _normal(*shape: int, seed: int = 1) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+from tests.draws import normal
 
 _CONVOLUTION = Convolution((2, 3, 3), 2, (2, 2), (2, 1), (1, 0))
 _POOLING = AveragePooling((2, 4, 4), (3, 2), (1, 2))
@@ -50,27 +45,30 @@ _COUNTED = torch.tensor([[True, True], [True, False], [False, True]])
 
 MAPS: dict[str, tuple[LinearMap, tuple[int, ...]]] = {
     "identity": (Identity(), (3, 4)),
-    "times": (Times(_normal(4, 2)), (3, 4)),
-    "rows": (Rows(Design(_normal(5, 3))), (4, 2)),
-    "rows without a bias": (Rows(Design(_normal(5, 3), False)), (3, 2)),
-    "rows, wide": (Rows(Design(_normal(2, 6))), (7, 2)),
-    "diagonal": (Diagonal(_normal(3, 4)), (3, 4)),
-    "diagonal that samples share": (Diagonal(_normal(4)), (3, 4)),
+    "times": (Times(normal(4, 2)), (3, 4)),
+    "rows": (Rows(Design(normal(5, 3))), (4, 2)),
+    "rows without a bias": (Rows(Design(normal(5, 3), False)), (3, 2)),
+    "rows, wide": (Rows(Design(normal(2, 6))), (7, 2)),
+    "diagonal": (Diagonal(normal(3, 4)), (3, 4)),
+    "diagonal that samples share": (Diagonal(normal(4)), (3, 4)),
     "delay": (Moved(delayed, advanced), (3, 2, 4)),
     "picked": (picked(_COUNTED), (3, 2, 4)),
     "columns": (Columns(slice(1, 4), 6), (5, 3)),
-    "traced": (Traced(lambda v: (2 * v @ _normal(4, 3) + 1).flip(0), _normal(3, 4)), (3, 4)),
+    "traced": (
+        Traced(lambda v: (2 * v @ normal(4, 3) + 1).flip(0), normal(3, 4)),
+        (3, 4),
+    ),
     "convolution": (
-        _CONVOLUTION.map(0, [_normal(3, 18)], Weights(_normal(8, 2), _normal(2))),
+        _CONVOLUTION.map(0, [normal(3, 18)], Weights(normal(8, 2), normal(2))),
         (3, 18),
     ),
     "convolution of weights": (
-        _CONVOLUTION.weight_map([_normal(3, 18)], Weights(_normal(8, 2), _normal(2))),
+        _CONVOLUTION.weight_map([normal(3, 18)], Weights(normal(8, 2), normal(2))),
         (9, 2),
     ),
-    "pooling": (_POOLING.map(0, [_normal(3, 32)], None), (3, 32)),
-    "composed": (Composed(Times(_normal(4, 2)), Diagonal(_normal(3, 4, seed=2))), (3, 4)),
-    "summed": (Summed(Diagonal(_normal(3, 4)), Times(_normal(4, 4))), (3, 4)),
+    "pooling": (_POOLING.map(0, [normal(3, 32)], None), (3, 32)),
+    "composed": (Composed(Times(normal(4, 2)), Diagonal(normal(3, 4, seed=2))), (3, 4)),
+    "summed": (Summed(Diagonal(normal(3, 4)), Times(normal(4, 4))), (3, 4)),
 }
 EXACT = ("identity", "times", "rows", "rows without a bias", "rows, wide", "diagonal",
          "diagonal that samples share", "delay", "picked", "columns")  # fmt: skip
@@ -89,11 +87,11 @@ def _stacked(map_: LinearMap, like: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", MAPS)
 def test_what_a_map_says_of_itself_is_true_of_its_matrix(name):
     map_, shape = MAPS[name]
-    like, v = torch.zeros(shape, dtype=torch.float64), _normal(*shape, seed=3)
+    like, v = torch.zeros(shape, dtype=torch.float64), normal(*shape, seed=3)
     matrix, wanted = _stacked(map_, like), map_.apply(v)
     torch.testing.assert_close(map_.matrix(like), matrix)
     torch.testing.assert_close((matrix @ v.flatten()).view(wanted.shape), wanted)
-    u = _normal(*wanted.shape, seed=4)
+    u = normal(*wanted.shape, seed=4)
     torch.testing.assert_close(map_.adjoint(u), (matrix.T @ u.flatten()).view(shape))
     norm = float(torch.linalg.matrix_norm(matrix, 2)) ** 2
     assert norm <= map_.squared_norm * (1 + 1e-9) and map_.squared_norm <= 4 * norm
@@ -116,10 +114,10 @@ def test_what_a_map_says_of_itself_is_true_of_its_matrix(name):
 
 SQUARES: list[LinearMap] = [
     Identity(),
-    Times(_normal(4, 4)),
-    Diagonal(_normal(4)),
-    Composed(Times(_normal(4, 4, seed=6)), Diagonal(_normal(4))),
-    Summed(Times(_normal(4, 4)), Diagonal(_normal(4))),
+    Times(normal(4, 4)),
+    Diagonal(normal(4)),
+    Composed(Times(normal(4, 4, seed=6)), Diagonal(normal(4))),
+    Summed(Times(normal(4, 4)), Diagonal(normal(4))),
     Moved(lambda v: v.flip(0), lambda u: u.flip(0)),
 ]
 
@@ -127,7 +125,7 @@ SQUARES: list[LinearMap] = [
 @pytest.mark.parametrize("outer", SQUARES, ids=lambda m: type(m).__name__)
 @pytest.mark.parametrize("inner", SQUARES, ids=lambda m: type(m).__name__)
 def test_simplified_maps_are_the_plain_ones(outer, inner):
-    v, u = _normal(3, 4, seed=7), _normal(3, 4, seed=8)
+    v, u = normal(3, 4, seed=7), normal(3, 4, seed=8)
     for simple, plain in (
         (composed(outer, inner), Composed(outer, inner)),
         (summed(outer, inner), Summed(outer, inner)),
@@ -142,31 +140,31 @@ def test_simplified_maps_are_the_plain_ones(outer, inner):
 
 
 def _link(divergence: Any, map_: LinearMap, rows: int, units: int, lam: float = 0.7) -> Link:
-    target = divergence.activation.forward(_normal(rows, units, seed=11))
-    return Link(divergence, map_, _normal(rows, units, seed=12), target, lam)
+    target = divergence.activation.forward(normal(rows, units, seed=11))
+    return Link(divergence, map_, normal(rows, units, seed=12), target, lam)
 
 
 def _blocks() -> dict[str, BlockFit]:
     like = torch.zeros(3, 4, dtype=torch.float64)
     relu, squares = joint(activations.ReLU()), joint(activations.Identity())
     states = BoxedStates(relu, 0.8, (3, 4), None, like)
-    weights = Weights(_normal(4, 2), _normal(2))
-    convolved = _CONVOLUTION.weight_map([_normal(3, 18)], Weights(_normal(8, 2), _normal(2)))
-    images = convolved.apply(_normal(9, 2))
+    weights = Weights(normal(4, 2), normal(2))
+    convolved = _CONVOLUTION.weight_map([normal(3, 18)], Weights(normal(8, 2), normal(2)))
+    images = convolved.apply(normal(9, 2))
     turned = Moved(lambda v: v.flip(0), lambda u: u.flip(0))
     links = (
-        _link(squares, Composed(Times(_normal(4, 2)), turned), 3, 2),
-        _link(CrossEntropy().divergence, Diagonal(_normal(3, 4, seed=9)), 3, 4),
+        _link(squares, Composed(Times(normal(4, 2)), turned), 3, 2),
+        _link(CrossEntropy().divergence, Diagonal(normal(3, 4, seed=9)), 3, 4),
     )
     return {
-        "states": BlockFit(states, _normal(3, 4, seed=13), links),
+        "states": BlockFit(states, normal(3, 4, seed=13), links),
         "shared weights": BlockFit(
             PenalizedWeights(SquaredFrobenius(0.3), weights), None,
-            (_link(squares, Rows(Design(_normal(5, 4))), 5, 2),
-             _link(CrossEntropy().divergence, Rows(Design(_normal(6, 4, seed=3))), 6, 2)),
+            (_link(squares, Rows(Design(normal(5, 4))), 5, 2),
+             _link(CrossEntropy().divergence, Rows(Design(normal(6, 4, seed=3))), 6, 2)),
         ),
         "nonnegative kernel": BlockFit(
-            PenalizedWeights(Nonnegative(0.1) + L1(0.05), Weights(_normal(8, 2), _normal(2))),
+            PenalizedWeights(Nonnegative(0.1) + L1(0.05), Weights(normal(8, 2), normal(2))),
             None, (_link(relu, convolved, *images.shape),),
         ),
     }  # fmt: skip
@@ -187,9 +185,9 @@ def test_a_block_of_any_maps_is_solved_as_by_cvxpy(name):
 @pytest.mark.parametrize("bias", [True, False])
 def test_weights_beside_an_offset_are_those_of_cvxpy(coupling, penalty, samples, bias):
     divergence = coupling(activations.Sigmoid())
-    targets = _normal(samples, 2, seed=2).sigmoid()
-    offset = 2 * _normal(samples, 2, seed=3)
-    fit = WeightFit(divergence, Design(_normal(samples, 4), bias), targets, penalty, 0.7, offset)
+    targets = normal(samples, 2, seed=2).sigmoid()
+    offset = 2 * normal(samples, 2, seed=3)
+    fit = WeightFit(divergence, Design(normal(samples, 4), bias), targets, penalty, 0.7, offset)
     fast, reference = solve(fit), solve(fit, "reference")
     assert fast.residual <= 1e-6
     assert fast.objective == pytest.approx(reference.objective, rel=1e-6, abs=1e-7)
@@ -209,8 +207,8 @@ def test_weights_beside_an_offset_are_those_of_cvxpy(coupling, penalty, samples,
 def test_bounded_states_are_those_of_cvxpy(coupling, activation):
     divergence = coupling(activation)
     lowest, highest = 0.2, 0.6
-    links = (_link(coupling(activations.Sigmoid()), Times(2 * _normal(3, 2)), 6, 2),)
-    fit = StateFit(divergence, 2 * _normal(6, 3, seed=4), links, 0.5, (lowest, highest))
+    links = (_link(coupling(activations.Sigmoid()), Times(2 * normal(3, 2)), 6, 2),)
+    fit = StateFit(divergence, 2 * normal(6, 3, seed=4), links, 0.5, (lowest, highest))
     fast, reference = solve(fit), solve(fit, "reference")
     assert fast.residual <= 1e-5
     assert fast.objective == pytest.approx(reference.objective, rel=1e-5, abs=1e-6)
@@ -220,9 +218,9 @@ def test_bounded_states_are_those_of_cvxpy(coupling, activation):
 
 
 def test_they_are_differentiated_in_the_rows_and_in_the_inputs():
-    x, rows = _normal(3, seed=25).requires_grad_(), _normal(3, seed=26).requires_grad_()
+    x, rows = normal(3, seed=25).requires_grad_(), normal(3, seed=26).requires_grad_()
     (pulled,) = pulled_back([x**3], [x], [rows], create_graph=True)
-    direction = _normal(3, seed=27)
+    direction = normal(3, seed=27)
     ahead, bent = torch.autograd.grad(pulled, (rows, x), direction)
     assert torch.allclose(ahead, 3 * x**2 * direction)
     assert torch.allclose(bent, 6 * x * rows * direction)

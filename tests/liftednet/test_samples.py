@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from liftednet.samples import spread
+from tests.draws import normal
 
 
 def drawn(rows: int, dtype: torch.dtype) -> torch.Tensor:
     """Return columns far from 0, in order, rare, constant, of no use to float32, and too large."""
     generator = torch.Generator().manual_seed(rows)
-    x = torch.randn(rows, 6, generator=generator, dtype=torch.float64)
+    x = normal(rows, 6, seed=generator)
     x[:, 0] += 1e4
     x[:, 1] = torch.linspace(0, 1e3, rows) + x[:, 1]
     x[:, 2] *= torch.rand(rows, generator=generator) < 0.01

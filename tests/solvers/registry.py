@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from liftednet.losses import OutputLoss, SimplexCrossEntropy, SquaredError
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit
 from liftednet.solvers import get_solver, solver_names
+from tests.draws import normal
 
 ACTIVATIONS: tuple[Activation, ...] = (
     activations.Identity(), activations.ReLU(), activations.LeakyReLU(0.2), activations.Clipped(),
@@ -45,17 +47,13 @@ class Case:
         return self.name
 
 
-def _normal(generator: torch.Generator, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
 def _states(activation: Activation, generator: torch.Generator, rows: int, units: int) -> Tensor:
-    return activation.forward(_normal(generator, rows, units))
+    return activation.forward(normal(rows, units, seed=generator))
 
 
 def weight_fit(divergence: Divergence, dtype: torch.dtype, bias: bool = True) -> WeightFit:
     generator = torch.Generator().manual_seed(1)
-    inputs = _normal(generator, SAMPLES, INPUTS).to(dtype)
+    inputs = normal(SAMPLES, INPUTS, seed=generator).to(dtype)
     targets = _states(divergence.activation, generator, SAMPLES, UNITS).to(dtype)
     return WeightFit(divergence, Design(inputs, bias), targets, SquaredFrobenius(0.1), 0.7)
 
@@ -63,8 +61,8 @@ def weight_fit(divergence: Divergence, dtype: torch.dtype, bias: bool = True) ->
 def link(
     divergence: Divergence, generator: torch.Generator, dtype: torch.dtype, full: bool = False
 ) -> Link:
-    weight = _normal(generator, UNITS, ABOVE).to(dtype)
-    offset = _normal(generator, *((SAMPLES, ABOVE) if full else (ABOVE,))).to(dtype)
+    weight = normal(UNITS, ABOVE, seed=generator).to(dtype)
+    offset = normal(*((SAMPLES, ABOVE) if full else (ABOVE,)), seed=generator).to(dtype)
     target = _states(divergence.activation, generator, SAMPLES, ABOVE).to(dtype)
     return Link(divergence, weight, offset, target, 0.6)
 
@@ -73,19 +71,19 @@ def state_fit(
     divergence: Divergence, links: tuple[Divergence, ...], dtype: torch.dtype
 ) -> StateFit:
     generator = torch.Generator().manual_seed(2)
-    u = 2 * _normal(generator, SAMPLES, UNITS).to(dtype)
+    u = 2 * normal(SAMPLES, UNITS, seed=generator).to(dtype)
     made = tuple(link(above, generator, dtype, full=n > 0) for n, above in enumerate(links))
     return StateFit(divergence, u, made, 0.5)
 
 
 def output_fit(loss: OutputLoss, divergence: Divergence, dtype: torch.dtype) -> OutputFit:
     generator = torch.Generator().manual_seed(3)
-    u = 2 * _normal(generator, SAMPLES, UNITS).to(dtype)
+    u = 2 * normal(SAMPLES, UNITS, seed=generator).to(dtype)
     if isinstance(loss, SimplexCrossEntropy):
-        y = _normal(generator, SAMPLES, UNITS).softmax(-1)
+        y = normal(SAMPLES, UNITS, seed=generator).softmax(-1)
         y[: SAMPLES // 2] = torch.eye(UNITS, dtype=torch.float64)[torch.arange(SAMPLES // 2) % 3]
     else:
-        y = _normal(generator, SAMPLES, UNITS)
+        y = normal(SAMPLES, UNITS, seed=generator)
     return OutputFit(loss, y.to(dtype), divergence, u, 0.7)
 
 
@@ -99,29 +97,19 @@ def _named(activation: Activation) -> str:
     return repr(activation).split(" at 0x")[0].removesuffix("()")
 
 
-def _weights(divergence: Divergence) -> Callable[[torch.dtype], WeightFit]:
-    return lambda dtype: weight_fit(divergence, dtype)
-
-
-def _layer(divergence: Divergence, *links: Divergence) -> Callable[[torch.dtype], StateFit]:
-    return lambda dtype: state_fit(divergence, links, dtype)
-
-
-def _outputs(loss: OutputLoss, divergence: Divergence) -> Callable[[torch.dtype], OutputFit]:
-    return lambda dtype: output_fit(loss, divergence, dtype)
-
-
 def _cases() -> Iterator[Case]:
     squared, simplex = joint(activations.Identity()), joint(activations.SimplexProjection())
     for activation in ACTIVATIONS:
         for kind, one in _divergences(activation):
             label = f"{kind} {_named(activation)}"
-            yield Case(f"weights, {label}", _weights(one))
-            yield Case(f"states, {label}", _layer(one, one))
-            yield Case(f"states with two links, {label}", _layer(one, one, squared))
+            yield Case(f"weights, {label}", partial(weight_fit, one))
+            yield Case(f"states, {label}", partial(state_fit, one, (one,)))
+            yield Case(f"states with two links, {label}", partial(state_fit, one, (one, squared)))
         label = f"outputs, squared loss, {_named(activation)}"
-        yield Case(label, _outputs(SquaredError(), tight(activation)))
-    yield Case("outputs, simplex cross-entropy", _outputs(SimplexCrossEntropy(), simplex))
+        yield Case(label, partial(output_fit, SquaredError(), tight(activation)))
+    yield Case(
+        "outputs, simplex cross-entropy", partial(output_fit, SimplexCrossEntropy(), simplex)
+    )
 
 
 CASES = tuple(_cases())

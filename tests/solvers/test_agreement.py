@@ -13,14 +13,14 @@ from liftednet.divergences import joint, tight
 from liftednet.problems import Link, StateFit, Weights
 from liftednet.solution import Status
 from liftednet.solvers import choose, solve
+from tests.draws import normal
 from tests.solvers.registry import CASES, Case, solvers_of
 
 
 def moved(problem: Any, value: Any) -> Any:
     """Return a value as far away as its noise."""
-    generator = torch.Generator().manual_seed(0)
     at = value.matrix if isinstance(value, Weights) else value
-    at = at + 0.05 * torch.randn(at.shape, generator=generator, dtype=at.dtype)
+    at = at + 0.05 * normal(*at.shape, dtype=at.dtype)
     if isinstance(value, Weights):
         return replace(value, matrix=at)
     return problem.divergence.activation.project(at)

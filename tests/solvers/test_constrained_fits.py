@@ -28,12 +28,14 @@ from liftednet.problems import (
 )
 from liftednet.solvers import InteriorPoint, Status, choose, solve
 from liftednet.solvers.interior_point import _Smooth, _without_room
+from tests.draws import normal
+from tests.models.networks import refuses
 
 GENERATOR = torch.Generator().manual_seed(0)
 M = 40
-X = torch.randn(M, 5, generator=GENERATOR, dtype=torch.float64) + 4  # far from 0: sums are shifted
-Y = torch.randn(M, 3, generator=GENERATOR, dtype=torch.float64)
-U = torch.randn(M, 3, generator=GENERATOR, dtype=torch.float64)
+X = normal(M, 5, seed=GENERATOR) + 4  # far from 0: sums are shifted
+Y = normal(M, 3, seed=GENERATOR)
+U = normal(M, 3, seed=GENERATOR)
 LABELS = torch.nn.functional.one_hot(torch.randint(0, 3, (M,), generator=GENERATOR), 3).double()
 WEIGHTS = torch.rand(M, generator=GENERATOR, dtype=torch.float64)
 WEIGHTS[0] = 0.0
@@ -93,8 +95,7 @@ def test_a_price_is_the_rate_at_which_the_objective_falls() -> None:
 
 
 def test_many_limits_are_taken_in_as_they_are_passed() -> None:
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(3_000, 2, generator=generator, dtype=torch.float64)
+    x = normal(3_000, 2, seed=1)
     fit = WeightFit(tight(Identity()), Design(x), x @ torch.ones(2, 2, dtype=x.dtype),
                     SquaredFrobenius(1e-3))  # fmt: skip
     problem = ConstrainedFit(fit, (Bounds(-3.0, 3.0),))  # 6,000 limits
@@ -140,7 +141,7 @@ def test_float32_keeps_its_own_precision() -> None:
     assert problem.violations(solution.value)[0] <= 1e-5
 
 
-LINK = Link(tight(ReLU()), torch.randn(3, 2, generator=GENERATOR, dtype=torch.float64),
+LINK = Link(tight(ReLU()), normal(3, 2, seed=GENERATOR),
             torch.zeros(2, dtype=torch.float64), U[:, :2].clamp(min=0))  # fmt: skip
 STATES = {
     "outputs, squared, ReLU": OutputFit(SquaredError(), Y, tight(ReLU()), U, 0.7),
@@ -189,23 +190,21 @@ def test_solvers_say_what_they_need() -> None:
     assert "SquaredFrobenius" in str(InteriorPoint().obstacle(rough))
     assert "weight fits" in str(InteriorPoint().obstacle(states))
     assert "under constraints alone" in str(InteriorPoint().obstacle(SQUARED))
-    with pytest.raises(DeclarationError, match="cannot serve this ConstrainedFit"):
-        solve(declared, "interior-point")
+    words = "cannot serve this ConstrainedFit"
+    refuses(DeclarationError, words, solve, declared, "interior-point")
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(DeclarationError, match="a WeightFit, a StateFit or an OutputFit"):
-        ConstrainedFit(StatesOverTime, (Budget(1.0),))
-    with pytest.raises(DataError, match="is of 2 samples"):
-        ConstrainedFit(SQUARED, (GroupMeans([0, 1]),))
-    with pytest.raises(DataError, match="the start"):
-        bad = Weights(torch.ones(2, 3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64))
-        solve(ConstrainedFit(SQUARED, (Budget(1.0),)), start=bad)
+    kinds = "a WeightFit, a StateFit or an OutputFit"
+    refuses(DeclarationError, kinds, ConstrainedFit, StatesOverTime, (Budget(1.0),))
+    refuses(DataError, "is of 2 samples", ConstrainedFit, SQUARED, (GroupMeans([0, 1]),))
+    bad = Weights(torch.ones(2, 3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64))
+    refuses(DataError, "the start", solve, ConstrainedFit(SQUARED, (Budget(1.0),)), start=bad)
 
 
 @pytest.mark.parametrize("far", [10.0, 1e5])
 def test_a_start_that_is_too_far_changes_nothing(far: float) -> None:
-    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = normal(60, 3)
     fit = WeightFit(tight(Sigmoid()), Design(x), (x[:, :1] > 0).double(), SquaredFrobenius(0.1))
     held = ConstrainedFit(fit, (Budget(-0.5),))
     start = Weights(torch.full((3, 1), far).double(), torch.full((1,), -far).double())

@@ -32,6 +32,7 @@ from liftednet.solvers.gauss_newton.steps import (
     form_named,
     steps,
 )
+from tests.draws import normal
 
 LOSSES = [SquaredError(), CrossEntropy(), BinaryCrossEntropy()]
 FORMS: list[Form] = [CurvatureProducts, NormalEquations]
@@ -55,15 +56,11 @@ def recurrent(weights, data):
     return every, (state @ last[:-1] + last[-1])[:, None]
 
 
-def normal(generator, *shape) -> Tensor:
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
 def recurrent_problem(generator, loss) -> tuple[Forward, Tensor]:
     """Return two losses of a recurrent network, some steps of which count, and its weights."""
     samples, length, units, classes = 5, 4, 3, 2
     shapes = [(units + 2 + 1, units), (units + 1, classes), (units + 1, 1)]
-    wanted = normal(generator, samples, length, classes)
+    wanted = normal(samples, length, classes, seed=generator)
     if not isinstance(loss, SquaredError):
         wanted = torch.nn.functional.one_hot((wanted[..., 0] > 0).long(), classes).double()
     counted = torch.rand(samples, length, generator=generator) > 0.3
@@ -71,13 +68,13 @@ def recurrent_problem(generator, loss) -> tuple[Forward, Tensor]:
     one = torch.ones(samples, 1, dtype=torch.bool)
     targets = (
         Target(loss.divergence, wanted, counted),
-        Target(SquaredError().divergence, normal(generator, samples, 1, 1), one, weight=0.7),
+        Target(SquaredError().divergence, normal(samples, 1, 1, seed=generator), one, weight=0.7),
     )
     pull = tuple(torch.full(shape, 0.3) for shape in shapes)
     for part in pull:
         part[-1] = 0.0
-    weights = joined([normal(generator, *shape) / 2 for shape in shapes])
-    return Forward(recurrent, (normal(generator, samples, length, 2),), targets, pull), weights
+    weights = joined([normal(*shape, seed=generator) / 2 for shape in shapes])
+    return Forward(recurrent, (normal(samples, length, 2, seed=generator),), targets, pull), weights
 
 
 def loss_of(forward: Forward, outputs: tuple[Tensor, ...]) -> Tensor:
@@ -154,16 +151,16 @@ def test_the_curvature_by_layers_is_that_of_autograd(generator, loss, monkeypatc
     one = torch.ones(9, 1, dtype=torch.bool)
     targets = (
         Target(loss.divergence, wanted, one, weight=torch.arange(9.0).double().view(-1, 1, 1)),
-        Target(SquaredError().divergence, normal(generator, 9, 1, 3), one, weight=0.7),
+        Target(SquaredError().divergence, normal(9, 1, 3, seed=generator), one, weight=0.7),
     )
     pull = tuple(torch.full(shape, 0.3) for shape in shapes)
-    point = joined([normal(generator, *shape) / 2 for shape in shapes])
-    data = (normal(generator, 9, 3),)
+    point = joined([normal(*shape, seed=generator) / 2 for shape in shapes])
+    data = (normal(9, 3, seed=generator),)
     forward = Forward(lambda w, d: layered(w, d)[0], data, targets, pull, layered)
     whole = NormalEquations(forward, point)
     found, rows = whole.curvature, whole.operator.linear
     assert isinstance(rows, Rows)  # J as a matrix; below no matrix, and then by pairs of layers
-    passes, moves = Linearized(forward, point), forward.split(normal(generator, len(point)))
+    passes, moves = Linearized(forward, point), forward.split(normal(len(point), seed=generator))
     torch.testing.assert_close(rows.ahead(moves), passes.ahead(moves))
     torch.testing.assert_close(rows.back(rows.outputs), passes.back(rows.outputs))
     for limit in ("_MOST_PRODUCTS", "_JACOBIAN_BYTES"):
@@ -180,7 +177,7 @@ def test_the_curvature_by_layers_is_that_of_autograd(generator, loss, monkeypatc
 @pytest.mark.parametrize("damping", [1e-3, 1.0, 1e3])
 def test_both_forms_solve_alike_in_the_whole_space(generator, damping):
     forward, point = recurrent_problem(generator, CrossEntropy())
-    right = normal(generator, len(point))
+    right = normal(len(point), seed=generator)
     exact = NormalEquations(forward, point)
     found = CurvatureProducts(forward, point, flat=0.0).minimizer(damping).solve(exact.gradient)
     damped = exact.curvature + damping * torch.eye(len(point)).double()
@@ -203,7 +200,7 @@ def regression(x: Tensor, y: Tensor, pull: float, loss=None) -> Forward:
 
 @pytest.mark.parametrize("form", FORMS, ids=["products", "normal"])
 def test_logistic_regression_reaches_the_optimum_of_scikit_learn(generator, form):
-    x, labels = normal(generator, 120, 5), torch.arange(120) % 3
+    x, labels = normal(120, 5, seed=generator), torch.arange(120) % 3
     x[torch.arange(120), labels] += 1.0
     forward = regression(
         x, torch.nn.functional.one_hot(labels, 3).double(), pull=1.0, loss=CrossEntropy()
@@ -239,7 +236,7 @@ def test_a_step_that_overflows_is_damped_until_it_does_not():
 
 
 def test_few_weights_take_the_matrix_and_many_the_products(generator):
-    x, y = normal(generator, 2000, 400), normal(generator, 2000, 1)
+    x, y = normal(2000, 400, seed=generator), normal(2000, 1, seed=generator)
     few, many = regression(x[:, :6], y, pull=0.8), regression(x, y, pull=0.8)
 
     def layers(weights, data):
@@ -261,11 +258,6 @@ def test_few_weights_take_the_matrix_and_many_the_products(generator):
 
 EVERY_FORM: list[Form] = [CurvatureProducts, NormalEquations, OutputEquations]
 NAMES = ["products", "weights", "outputs"]
-forms = pytest.mark.parametrize("form", EVERY_FORM, ids=NAMES)
-
-
-def without_bias(weights, data):
-    return ((data[0] @ weights[0])[:, None],)
 
 
 def layers(weights, data):
@@ -273,15 +265,16 @@ def layers(weights, data):
     return (answers[:, None],), [(data[0], answers)]
 
 
-@forms
+@pytest.mark.parametrize("form", EVERY_FORM, ids=NAMES)
 def test_a_linear_network_is_the_bounded_least_squares_of_scipy(form, generator):
-    x, y, rho = normal(generator, 12, 20), normal(generator, 12, 1), 0.05
+    x, y, rho = normal(12, 20, seed=generator), normal(12, 1, seed=generator), 0.05
     lowest = torch.where(torch.arange(20) % 3 == 0, -torch.inf, -0.05).double()
     highest = torch.where(torch.arange(20) % 3 == 1, 0.1, torch.inf).double()
     lowest[7] = highest[7] = 0.02
     pull = torch.full((20, 1), 2 * rho, dtype=torch.float64)
     target = Target(SquaredError().divergence, y[:, None], torch.ones(12, 1, dtype=torch.bool))
-    forward = Forward(without_bias, (x,), (target,), (pull,), layers, ends=(lowest, highest))
+    outputs, ends = lambda w, d: layers(w, d)[0], (lowest, highest)
+    forward = Forward(outputs, (x,), (target,), (pull,), layers, ends=ends)
     *_, last = steps(forward, forward.within(torch.zeros(20).double()), 1e-7, form)
     rows = np.vstack([x.numpy(), np.sqrt(2 * rho) * np.eye(20)])
     right, loose = np.append(y[:, 0].numpy(), np.zeros(20)), 1e-12 * (torch.arange(20) == 7)
@@ -317,8 +310,8 @@ def bounded_network(loss: Loss, y: Tensor, x: Tensor) -> tuple[Forward, Tensor]:
     ids=[*NAMES, "classes"],
 )
 def test_a_network_ends_where_no_bounded_method_of_scipy_goes_on(form, loss, generator):
-    x = normal(generator, 25, 3)
-    score = x[:, :1] + x[:, 1:2] + x[:, 2:].sin() + 0.1 * normal(generator, 25, 1)
+    x = normal(25, 3, seed=generator)
+    score = x[:, :1] + x[:, 1:2] + x[:, 2:].sin() + 0.1 * normal(25, 1, seed=generator)
     y = score if isinstance(loss, SquaredError) else (score[:, 0] > 0).long()
     forward, start = bounded_network(loss, y, x)
     assert forward.ends is not None

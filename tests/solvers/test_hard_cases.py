@@ -28,6 +28,7 @@ from liftednet.solvers import (
     solve,
     solver_names,
 )
+from tests.draws import normal
 
 RELU, SQUARED = joint(activations.ReLU()), joint(activations.Identity())
 SIZES = st.sampled_from([1, 2, 5, 9])
@@ -38,13 +39,8 @@ STARTS = st.sampled_from([None, 0.0, 1.0, 1e6])
 STATE_SOLVERS = ["compiled-newton", "compiled-descent", "dual", "proximal"]
 
 
-def draw(seed: int, *shape: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
 def matrix(kind: str, seed: int, rows: int, columns: int) -> Tensor:
-    plain = draw(seed, rows, columns)
+    plain = normal(rows, columns, seed=seed)
     return {
         "zero": torch.zeros_like(plain),
         "rank one": plain[:, :1] * plain[:1],
@@ -59,7 +55,7 @@ def nonnegative_least_squares(
 ) -> tuple[StateFit, Tensor]:
     """Return a fit with lam_1 / lam = ratio, and its solution by scipy, sample by sample."""
     units, above = weights.shape
-    u, v = 2 * draw(seed + 1, samples, units), draw(seed + 2, samples, above)
+    u, v = 2 * normal(samples, units, seed=seed + 1), normal(samples, above, seed=seed + 2)
     lam, lam_above = (1.0, ratio) if ratio <= 1 else (1 / ratio, 1.0)
     link = Link(SQUARED, weights, torch.zeros(above, dtype=torch.float64), v, lam_above)
     problem = StateFit(RELU, u, (link,), lam)
@@ -108,11 +104,11 @@ def test_ridge_is_least_squares_on_the_stacked_system(
     seed: int,
 ) -> None:
     """With lam L |X W + b - (v - c) / L|^2 / 2 + rho |W - W_0|^2 as it is derived."""
-    x, v = matrix(kind, seed, samples, inputs), draw(seed + 1, samples, units).sigmoid()
+    x, v = matrix(kind, seed, samples, inputs), normal(samples, units, seed=seed + 1).sigmoid()
     divergence, smooth, offset = (
         (joint(activations.Sigmoid()), 0.25, 0.5) if sigmoid else (SQUARED, 1.0, 0.0)
     )
-    center = draw(seed + 2, inputs, units) * centered
+    center = normal(inputs, units, seed=seed + 2) * centered
     penalty = SquaredFrobenius(rho, center if centered else None)
     problem = WeightFit(divergence, Design(x, bias), v, penalty)
     solution = solve(problem)
@@ -135,7 +131,7 @@ def test_generalized_linear_fits_reach_stationarity(
     samples: int, inputs: int, kind: str, rho: float, lam: float, hard: bool, seed: int
 ) -> None:
     x = matrix(kind, seed, samples, inputs)
-    v = draw(seed + 1, samples, 3).softmax(-1)
+    v = normal(samples, 3, seed=seed + 1).softmax(-1)
     v = torch.eye(3, dtype=torch.float64)[v.argmax(-1)] if hard else v
     for divergence in (CrossEntropy().divergence, tight(activations.Sigmoid())):
         problem = WeightFit(divergence, Design(x), v, SquaredFrobenius(rho), lam)
@@ -145,20 +141,20 @@ def test_generalized_linear_fits_reach_stationarity(
         assert bool(solution.value.stacked().isfinite().all())
 
 
+def weights_of_classes(samples: int, inputs: int, rho: float, seed: int = 0) -> WeightFit:
+    labels = torch.eye(3, dtype=torch.float64)[torch.arange(samples) % 3]
+    design = Design(normal(samples, inputs, seed=seed))
+    return WeightFit(CrossEntropy().divergence, design, labels, SquaredFrobenius(rho))
+
+
 def weights_that_resist() -> WeightFit:
     """Return a fit that all but interpolates its labels, which Newton's steps finish."""
-    labels = torch.eye(3, dtype=torch.float64)[torch.arange(24) % 3]
-    return WeightFit(
-        CrossEntropy().divergence, Design(draw(1, 24, 20)), labels, SquaredFrobenius(1e-7)
-    )
+    return weights_of_classes(24, 20, 1e-7, seed=1)
 
 
 def weights_to_sample(samples: int = 500) -> WeightFit:
     """Return a fit with more samples than the preconditioner is made of."""
-    labels = torch.eye(3, dtype=torch.float64)[torch.arange(samples) % 3]
-    return WeightFit(
-        CrossEntropy().divergence, Design(draw(0, samples, 5)), labels, SquaredFrobenius(0.1)
-    )
+    return weights_of_classes(samples, 5, 0.1)
 
 
 def states_of_all_kinds() -> StateFit:
@@ -167,16 +163,16 @@ def states_of_all_kinds() -> StateFit:
     The pre-activations are of any size, and the layer above has kinks.
     """
     size = torch.logspace(-3, 3, 300, dtype=torch.float64).unsqueeze(1)
-    target, above = draw(6, 300, 6).clamp(min=0), tight(activations.ReLU())
-    link = Link(above, draw(4, 12, 6), draw(5, 6), target, 5.0)
-    return StateFit(tight(activations.Tanh()), size * draw(7, 300, 12), (link,), 0.5)
+    target, above = normal(300, 6, seed=6).clamp(min=0), tight(activations.ReLU())
+    link = Link(above, normal(12, 6, seed=4), normal(6, seed=5), target, 5.0)
+    return StateFit(tight(activations.Tanh()), size * normal(300, 12, seed=7), (link,), 0.5)
 
 
 def states_that_resist() -> StateFit:
     """Return a fit with quadratic links so ill-conditioned that Newton's steps finish it."""
-    weight = draw(8, 9, 6) * torch.logspace(0, 2, 6, dtype=torch.float64)
-    link = Link(RELU, weight, draw(9, 6), draw(10, 30, 6).clamp(min=0), 10.0)
-    return StateFit(tight(activations.Sigmoid()), 3 * draw(11, 30, 9), (link,), 1.0)
+    weight = normal(9, 6, seed=8) * torch.logspace(0, 2, 6, dtype=torch.float64)
+    link = Link(RELU, weight, normal(6, seed=9), normal(30, 6, seed=10).clamp(min=0), 10.0)
+    return StateFit(tight(activations.Sigmoid()), 3 * normal(30, 9, seed=11), (link,), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -272,12 +268,8 @@ FAR = [
 @pytest.mark.parametrize("above", [joint(activations.Identity()), tight(activations.Softmax())])
 @pytest.mark.parametrize("activation", FAR, ids=repr)
 def test_a_unit_driven_far_away_hides_nothing_of_the_others(activation, above, dtype):
-    generator = torch.Generator().manual_seed(0)
-
     def fit(last: float) -> StateFit:
-        generator.manual_seed(0)
-        u = torch.randn(12, 4, generator=generator, dtype=torch.float64)
-        weight = torch.randn(4, 3, generator=generator, dtype=torch.float64)
+        u, weight = normal(12, 4), normal(4, 3, seed=1)
         target = torch.eye(3, dtype=torch.float64)[torch.arange(12) % 3]
         u[:, 3] = last
         link = Link(above, weight.to(dtype), torch.zeros(3, dtype=dtype), target.to(dtype), 0.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,7 @@ from liftednet.penalties import (
 from liftednet.problems import (
     BlockFit,
     Design,
-    Link,
     OutputFit,
-    StateFit,
     StatesOverTime,
     TimeLink,
     WeightFit,
@@ -40,14 +39,10 @@ from liftednet.problems.priors import BoxedStates, PenalizedWeights
 from liftednet.problems.states_over_time import Linearized, best_start, forward_states
 from liftednet.sets.penalty import _judged
 from liftednet.solvers import solve
+from tests.draws import normal
 from tests.solvers.registry import ACTIVATIONS, link, state_fit, weight_fit
 
 LINEAR = joint(activations.Identity())
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 PENALTIES: list[Penalty] = [
@@ -129,16 +124,11 @@ def test_sequences_are_judged_by_themselves() -> None:
     assert NEAR < float(whole[1]) < 0.5
 
 
-def link_with_weights(seed: int, weights: Tensor | None = None) -> Link:
-    divergence = tight(activations.Sigmoid())
-    target = divergence.activation.forward(normal(9, 2, seed=seed + 2))
-    return Link(divergence, normal(3, 2, seed=seed), normal(2, seed=seed + 1), target, 0.6, weights)
-
-
-def test_gradients_of_blocks_are_those_of_autograd() -> None:
+def test_gradients_of_blocks_are_those_of_autograd(generator: torch.Generator) -> None:
     weights, v = 0.2 + normal(9, seed=4).abs(), normal(9, 3, seed=5)
     prior = BoxedStates(joint(activations.ReLU()), 0.7, (9, 3), None, v)
-    links = link_with_weights(0), link_with_weights(10, weights)
+    plain, weighed = (link(LOGISTIC, generator, torch.float64) for _ in range(2))
+    links = plain, replace(weighed, weights=weights)
     time = over_time(0).as_block
     cases: list[tuple[BlockFit, Tensor]] = [
         (BlockFit(prior, normal(9, 3, seed=6), links), v),
@@ -149,8 +139,6 @@ def test_gradients_of_blocks_are_those_of_autograd() -> None:
         x = at.clone().requires_grad_()
         (wanted,) = torch.autograd.grad(problem.smooth_value(x), x)
         torch.testing.assert_close(sum(problem.terms(at)), wanted)
-        moved = problem.smooth_value(at + 1e-3 * at) - problem.smooth_value(at)
-        assert float(moved) == pytest.approx(float((wanted * 1e-3 * at).sum()), rel=0.1)
     rows = links[1].divergence.link_values(links[1].pre_activation(v), links[1].target)
     written = 0.6 * (weights * rows).sum() + links[0].value(v) - (normal(9, 3, seed=6) * v).sum()
     assert float(cases[0][0].smooth_value(v)) == pytest.approx(float(written))
@@ -237,23 +225,6 @@ def test_state_residual_is_the_kkt_violation_of_nonnegative_least_squares() -> N
     assert problem.measure(states).residual == pytest.approx(float(expected), rel=1e-6)
 
 
-def test_state_objective_is_the_written_sum(generator: torch.Generator) -> None:
-    divergence = tight(activations.Sigmoid())
-    problem = StateFit(
-        divergence,
-        torch.randn(9, 3, generator=generator, dtype=torch.float64),
-        (link(divergence, generator, torch.float64),),
-        0.5,
-    )
-    z = torch.rand(9, 3, generator=generator, dtype=torch.float64)
-    above = problem.links[0]
-    a = z @ above.weight + above.offset
-    entropy = (z * z.log() + (1 - z) * (1 - z).log()).sum()
-    written = 0.5 * (entropy - (z * problem.pre_activation).sum())
-    written += above.lam * (torch.log1p(a.exp()) - a * above.target).sum()
-    assert problem.measure(z).objective == pytest.approx(float(written), rel=1e-12)
-
-
 @pytest.mark.parametrize("last", [[0.3] * 4, [-0.1, 0.4, 0.4, 0.3], [0.0, 0.4, 0.3, 0.3]])
 def test_outputs_off_the_simplex_or_zero_below_a_target_are_no_solutions(last: list[float]) -> None:
     z = torch.tensor([[0.25] * 4, last], dtype=torch.float64)
@@ -266,21 +237,17 @@ def test_outputs_off_the_simplex_or_zero_below_a_target_are_no_solutions(last: l
 
 def test_smoothness_is_a_lipschitz_constant_and_hardly_more(generator: torch.Generator) -> None:
     """Of quadratic divergences the gradient of all but g is linear: its matrix has a norm."""
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+    draw = partial(normal, seed=generator)
     one = joint(activations.Sigmoid())
-    x, counted = draw(9, 4), torch.ones(12, 2, dtype=torch.bool)
-    weights = WeightFit(one, Design(x, False), draw(9, 3), SquaredFrobenius(0.1), 0.7)
-    above = Link(one, draw(3, 2), draw(2), draw(9, 2), 0.6)
-    states = StateFit(one, draw(9, 3), (above,), 0.5)
+    weights = weight_fit(one, torch.float64, bias=False)
+    states, counted = state_fit(one, (one,), torch.float64), torch.ones(12, 2, dtype=torch.bool)
+    (above,) = states.links
     weighed = replace(above, weights=1 + draw(9).abs())
-    prior = BoxedStates(one, 0.5, (9, 3), None, x)
+    prior = BoxedStates(one, 0.5, (9, 3), None, states.pre_activation)
     blocks = [BlockFit(prior, draw(9, 3), links) for links in ((above,), (weighed, above))]
-    link = TimeLink(one, 0.1 * draw(2, 2), draw(2), draw(12, 2, 2), counted, 0.3)
+    next_link = TimeLink(one, 0.1 * draw(2, 2), draw(2), draw(12, 2, 2), counted, 0.3)
     recurrent, lengths = -0.4 * torch.eye(2, dtype=torch.float64), torch.tensor([12, 12])
-    over_time = StatesOverTime(one, draw(12, 2, 2), recurrent, (link,), lengths, 2.0)
+    over_time = StatesOverTime(one, draw(12, 2, 2), recurrent, (next_link,), lengths, 2.0)
     cases: list[tuple[Any, Any, float]] = [
         (weights, lambda fit, v: fit.gradient(v)[0], 0.0),
         (states, lambda fit, v: fit._terms(v)[1], 0.0),
@@ -331,31 +298,15 @@ def test_ridge_weights_do_not_suffer_from_float32_products(apart: float) -> None
     np.testing.assert_allclose(found.value.stacked().numpy(), expected, rtol=2e-5, atol=1e-4)
 
 
-def ridge(bias: bool, weighed: bool, rho: float = 0.3) -> WeightFit:
-    weights = 0.5 + normal(12, seed=3).abs() if weighed else None
-    design = Design(normal(12, 4) + 1.0, bias, weights)
-    return WeightFit(LINEAR, design, normal(12, 3, seed=1), SquaredFrobenius(rho), 0.7)
-
-
-def least_squares(problem: WeightFit) -> Weights:
-    """Return the minimizer of a ridge regression, by its normal equations."""
-    x = problem.design.inputs
-    rows = torch.cat([x, torch.ones(len(x), 1).double()], 1) if problem.design.bias else x
-    d = problem.design.weights
-    weighed = rows if d is None else d[:, None] * rows
-    prior = torch.full((rows.shape[1],), 2 * 0.3).double()
-    prior[x.shape[1] :] = 0.0
-    system = 0.7 * weighed.T @ rows + torch.diag(prior)
-    return problem.design.split(torch.linalg.solve(system, 0.7 * weighed.T @ problem.targets))
-
-
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("weighed", [False, True])
 def test_of_a_quadratic_fit_what_is_still_to_gain_is_known_exactly(
     bias: bool, weighed: bool
 ) -> None:
-    problem = ridge(bias, weighed)
-    best = least_squares(problem)
+    weights = 0.5 + normal(12, seed=3).abs() if weighed else None
+    design = Design(normal(12, 4) + 1.0, bias, weights)
+    problem = WeightFit(LINEAR, design, normal(12, 3, seed=1), SquaredFrobenius(0.3), 0.7)
+    best = solve(problem).require_solved().value
     for size in (1e-2, 1.0):
         moved = problem.design.split(best.stacked() + size * normal(4 + bias, 3, seed=2))
         excess = problem.measure(moved).objective - problem.measure(best).objective
@@ -408,14 +359,14 @@ def test_weights_of_a_block_are_judged_without_their_bias() -> None:
 def test_what_lies_across_a_far_mean_is_judged_by_terms_about_it() -> None:
     """Without a bias terms of 1e8 would hide gradients that tell samples apart."""
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(40, 4, generator=generator, dtype=torch.float64)
-    y = x @ torch.randn(4, 2, generator=generator, dtype=torch.float64)
+    x = normal(40, 4, seed=generator)
+    y = x @ normal(4, 2, seed=generator)
     x = x + 1e4
     problem = WeightFit(
         joint(activations.Identity()), Design(x, False), y, SquaredFrobenius(0.1), 3.0
     )
     weight, mean = solve(problem).value.matrix, x.mean(0)
-    step = torch.randn(4, 2, generator=generator, dtype=torch.float64)
+    step = normal(4, 2, seed=generator)
     weight = weight + 0.1 * (step - torch.outer(mean, mean @ step) / (mean @ mean))
     gradient = 3.0 * x.T @ (x @ weight - y) + 0.2 * weight
     across = gradient - torch.outer(mean, mean @ gradient) / (mean @ mean)

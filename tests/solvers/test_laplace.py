@@ -34,14 +34,11 @@ from liftednet.solvers.gauss_newton.evidence import (
 from liftednet.solvers.gauss_newton.laplace import averaged, laplace, share_of
 from liftednet.solvers.gauss_newton.objective import Forward, Target
 from liftednet.solvers.gauss_newton.steps import steps
+from tests.draws import normal
+from tests.models.networks import refuses
 
 RHO = 0.4
 SOFTMAX = CrossEntropy().divergence
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def linear(x: Tensor, y: Tensor, weight: float | Tensor = 1.0) -> Forward:
@@ -82,21 +79,6 @@ def test_the_covariance_is_the_inverse_of_h(samples: int) -> None:
         torch.testing.assert_close(found.draw(units).T @ found.draw(units), wanted)
         again = unpacked_covariance(found.packed())
         torch.testing.assert_close(again.image(rows), images)
-
-
-def test_weights_that_are_held_do_not_move() -> None:
-    x, y = normal(30, 6), normal(30, 1, seed=1)
-    point = torch.cat([torch.zeros(2, dtype=torch.float64), solved(x[:, 2:], y)[:, 0]])
-    # columns that the data would like to use with a negative weight
-    x[:, :2] *= -(x[:, :2].T @ (y[:, 0] - x @ point)).sign()
-    lowest = torch.tensor([0.0, 0.0, *4 * [-torch.inf]], dtype=torch.float64)
-    forward = replace(linear(x, y), ends=(lowest, torch.full_like(lowest, torch.inf)))
-    alone = torch.linalg.inv(x[:, 2:].T @ x[:, 2:] + 2 * RHO * torch.eye(4, dtype=torch.float64))
-    for form in (NormalEquations, OutputEquations):
-        found = there(form(forward, point).covariance(prior_of(forward)))
-        assert not found.draw(normal(3, 6))[:, :2].any()
-        images = found.image(torch.eye(6, dtype=torch.float64))
-        torch.testing.assert_close(images[2:] @ images[2:].T, alone)
 
 
 def test_a_linear_network_has_the_posterior_of_bayesian_regression() -> None:
@@ -192,8 +174,13 @@ def test_what_a_row_is_off_by_without_it_is_what_fits_without_it_leave(
     weight = torch.ones(20, 1, 1, dtype=torch.float64)
     weight[4] += twice
     copies = [*range(20), *([4] if twice else [])]
-    forward = linear(x, y, weight)
-    found = there(laplace(forward, solved(x[copies], y[copies])[:, 0]))
+    forward, point = linear(x, y, weight), solved(x[copies], y[copies])[:, 0]
+    found, each = (
+        there(laplace(one, point)) for one in (forward, linear(x[copies], y[copies]))
+    )  # a row of weight two counts as two
+    assert found.logarithm == pytest.approx(each.logarithm)
+    assert found.degrees == pytest.approx(each.degrees)
+    torch.testing.assert_close(found.noise, each.noise)
     ((without, wider),) = found.left_out(forward, copies=one)
     for row in (0, 4, 19):
         others = [number for number in copies if number != row]
@@ -265,9 +252,9 @@ def test_draws_have_the_covariance_of_the_outputs(monkeypatch: pytest.MonkeyPatc
 
 def drawn(samples: int, units: int, noise: float) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(samples, units, generator=generator, dtype=torch.float64)
+    x = normal(samples, units, seed=generator)
     right = torch.linspace(-1, 1, units, dtype=torch.float64)
-    return x, x @ right + noise * torch.randn(samples, generator=generator, dtype=torch.float64)
+    return x, x @ right + noise * normal(samples, seed=generator)
 
 
 def test_the_evidence_of_a_linear_network_is_a_gaussian_density() -> None:
@@ -349,22 +336,22 @@ def test_steps_whose_evidence_is_lost_in_rounding_say_that_they_have_not_ended(
 
 
 def test_what_has_no_evidence_is_refused() -> None:
-    with pytest.raises(DeclarationError, match="needs the determinant"):
-        GaussNewton(form="products", evidence=True)
+    method = GaussNewton(evidence=True)
+    words = "needs the determinant"
+    refuses(DeclarationError, words, GaussNewton, form="products", evidence=True)
     network = Network()
     x = network.input(2)
     network.loss(CrossEntropy(), dense(x, 2))
     network.loss(SquaredError(), dense(x, 1))
-    with pytest.raises(DeclarationError, match="losses of one kind"):
-        Lifted(network, method=GaussNewton(evidence=True))
-    with pytest.raises(DeclarationError, match="a smooth loss on the last pre-activation"):
-        LiftedMLP((2, 3, 1), Tanh(), Quantile(), method=GaussNewton(evidence=True))
-    with pytest.raises(DeclarationError, match=r"at most 10,000; this network has 39,760"):
-        LiftedMLP((784, 50, 10), loss=SquaredError(), method=GaussNewton(evidence=True))
+    refuses(DeclarationError, "losses of one kind", Lifted, network, method=method)
+    words = "a smooth loss on the last pre-activation"
+    refuses(DeclarationError, words, LiftedMLP, (2, 3, 1), Tanh(), Quantile(), method=method)
+    words, many = r"at most 10,000; this network has 39,760", (784, 50, 10)
+    refuses(DeclarationError, words, LiftedMLP, many, loss=SquaredError(), method=method)
 
 
 def test_weights_that_rest_on_an_end_are_as_if_they_were_not_there() -> None:
-    """The evidence of a linear network is that of its free inputs alone, by either matrix."""
+    """A linear network is that of its free inputs alone, by either matrix; the others stand."""
     x, y = drawn(12, 20, 0.3)
     highest = torch.full((20,), torch.inf, dtype=torch.float64)
     ends = torch.where(torch.arange(20) < 14, 0.0, -torch.inf).double(), highest
@@ -375,10 +362,16 @@ def test_weights_that_rest_on_an_end_are_as_if_they_were_not_there() -> None:
     alone = linear(x[:, free], y[:, None])
     objective = forward.objective(last.point)
     wanted = there(evidence(alone, NormalEquations(alone, last.point[free]), objective))
+    inverse = torch.linalg.inv(x[:, free].T @ x[:, free] + 2 * RHO * torch.eye(int(free.sum())))
     for form in (NormalEquations, OutputEquations):
-        found = there(evidence(forward, form(forward, last.point), objective))
+        equations = form(forward, last.point)
+        found = there(evidence(forward, equations, objective))
         assert found.logarithm == pytest.approx(wanted.logarithm)
         assert found.rhos == pytest.approx(wanted.rhos)
+        held = there(equations.covariance(prior_of(forward)))
+        assert not held.draw(normal(3, 20))[:, ~free].any()
+        images = held.image(torch.eye(20, dtype=torch.float64))[free]
+        torch.testing.assert_close(images @ images.T, inverse)
 
 
 def test_of_a_probability_the_evidence_is_laplace_s_integral() -> None:
@@ -426,23 +419,10 @@ def test_of_many_samples_a_thousand_tell_how_far_probabilities_are_averaged() ->
 def test_a_rho_that_lets_weights_follow_the_noise_is_raised() -> None:
     generator = torch.Generator().manual_seed(3)
     x, unseen = 2 * torch.rand(2, 100, 5, generator=generator, dtype=torch.float64) - 1
-    noise = 0.5 * torch.randn(100, generator=generator, dtype=torch.float64)
+    noise = 0.5 * normal(100, seed=generator)
     right, wanted = 2 * x[:, 0] + x[:, 1].square(), 2 * unseen[:, 0] + unseen[:, 1].square()
     method = GaussNewton(steps=200, evidence=True)
     model = LiftedMLP((5, 60, 1), Tanh(), SquaredError(), rho=1e-3, method=method)
     model.fit(x, right + noise)
     error = (model.predict(unseen)[:, 0] - wanted).square().mean()
     assert error < 0.3 * noise.square().mean()  # nothing of it is followed beyond 20 or 30 weights
-
-
-def test_a_row_of_weight_two_counts_as_two() -> None:
-    x, y = normal(20, 3), normal(20, 2, seed=1)
-    copies = [*range(20), 4]
-    weight = torch.ones(20, 1, 1, dtype=torch.float64)
-    weight[4] = 2.0
-    point = solved(x[copies], y[copies]).flatten()
-    one = there(laplace(linear(x, y, weight), point))
-    two = there(laplace(linear(x[copies], y[copies]), point))
-    assert one.logarithm == pytest.approx(two.logarithm)
-    assert one.degrees == pytest.approx(two.degrees)
-    torch.testing.assert_close(one.noise, two.noise)

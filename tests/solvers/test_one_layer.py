@@ -13,14 +13,15 @@ from liftednet.solvers.one_layer.branches import Branches
 from liftednet.solvers.one_layer.oracle import Kind, Kinked, ascended, exact
 from liftednet.solvers.one_layer.problem import HuberScores, OneLayer, Scores
 from liftednet.solvers.one_layer.rounds import rounds
+from tests.draws import normal
 
 RELU, LEAKY, ABSOLUTE = Kinked(1.0, 0.0), Kinked(1.0, -0.1), Kinked(1.0, 1.0)
 
 
 def drawn(seed, samples, inputs, outputs, ties=False):
     generator = torch.Generator().manual_seed(seed)
-    X = torch.randn(samples, inputs, generator=generator, dtype=torch.float64)
-    V = torch.randn(samples, outputs, generator=generator, dtype=torch.float64)
+    X = normal(samples, inputs, seed=generator)
+    V = normal(samples, outputs, seed=generator)
     return (X * 2).round() / 2 if ties else X, V - V.mean(0)
 
 
@@ -94,7 +95,7 @@ def test_branches_bound_what_any_unit_answers(phi, inputs, outputs, enough):
 
 def of_loss(name, samples, generator):
     ones = torch.ones(samples, 1, dtype=torch.float64)
-    y = torch.randn(samples, 1, generator=generator, dtype=torch.float64)
+    y = normal(samples, 1, seed=generator)
     if name == "logistic":
         return Scores(tight(Sigmoid()), (y > 0).double(), ones)
     weights = ones if name == "squares" else ones + torch.arange(samples)[:, None] % 2
@@ -116,8 +117,7 @@ def stated(scores, name, f):
 def by_patterns(problem, name):
     """Return the optimum by one cone of weights for every pattern of signs (Pilanci and Ergen)."""
     X = torch.cat([problem.X, torch.ones_like(problem.X[:, :1])], 1)
-    generator = torch.Generator().manual_seed(1)
-    w = torch.randn(20_000, X.shape[1], generator=generator, dtype=X.dtype)
+    w = normal(20_000, X.shape[1], seed=1)
     patterns = (X @ w.T > 0).unique(dim=1)
     signs, rows = np.where(patterns.numpy(), 1.0, -1.0), X.numpy()
     slopes = np.where(patterns.numpy(), problem.phi.above, -problem.phi.below)
@@ -139,7 +139,7 @@ def by_patterns(problem, name):
 @pytest.mark.parametrize("inputs, phi, linear", [(1, RELU, 0.1), (2, LEAKY, None), (3, RELU, None)])
 def test_the_optimum_is_that_of_all_patterns_of_signs(name, inputs, phi, linear):
     generator = torch.Generator().manual_seed(inputs)
-    X = torch.randn(7, inputs, generator=generator, dtype=torch.float64)
+    X = normal(7, inputs, seed=generator)
     problem = OneLayer(X, of_loss(name, 7, generator), phi, 0.05, (kind(inputs),), linear)
     gap = 1e-5 if inputs < 3 else 1e-2
     *_, last = rounds(problem, fitted(problem, problem.none()), 100, gap, 30.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -23,6 +24,8 @@ from liftednet.problems.states_over_time import (
 )
 from liftednet.solution import Status
 from liftednet.solvers.newton_states import NewtonOverTime
+from tests.draws import normal
+from tests.models.networks import refuses
 from tests.torture import statements
 
 STEPS, SAMPLES, UNITS, OUTPUTS = 6, 4, 3, 2
@@ -41,21 +44,14 @@ def states_problem(
     coupling: Callable[[Activation], Divergence] = joint,
     loss: FenchelYoungLoss = LOSSES[0],
     at_end: bool = False,
-    steps: int = STEPS,
-    samples: int = SAMPLES,
-    lengths: torch.Tensor = LENGTHS,
-    dtype: torch.dtype = torch.float64,
 ) -> StatesOverTime:
-    def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
-
-    valid = torch.arange(steps)[:, None] < lengths
-    last = torch.arange(steps)[:, None] == lengths - 1
-    target = loss.divergence.activation.forward(draw(steps, samples, OUTPUTS))
-    weight, offset = draw(UNITS, OUTPUTS), draw(OUTPUTS)
-    link = TimeLink(loss.divergence, weight, offset, target, last if at_end else valid)
-    drive, recurrent = draw(steps, samples, UNITS), 0.5 * draw(UNITS, UNITS)
-    return StatesOverTime(coupling(activation), drive, recurrent, (link,), lengths, 3.0)
+    draw = partial(normal, seed=generator)
+    steps = torch.arange(STEPS)[:, None]
+    counted = steps == LENGTHS - 1 if at_end else steps < LENGTHS
+    target = loss.divergence.activation.forward(draw(STEPS, SAMPLES, OUTPUTS))
+    link = TimeLink(loss.divergence, draw(UNITS, OUTPUTS), draw(OUTPUTS), target, counted)
+    drive, recurrent = draw(STEPS, SAMPLES, UNITS), 0.5 * draw(UNITS, UNITS)
+    return StatesOverTime(coupling(activation), drive, recurrent, (link,), LENGTHS, 3.0)
 
 
 @pytest.mark.parametrize("at_end", [False, True])
@@ -86,7 +82,7 @@ def test_a_newton_direction_solves_the_dense_system(generator):
     free = (point.slope > 0.5) & problem.valid.unsqueeze(-1)
     curvature = torch.where(free, problem.lam, 1.0)
     system = System(problem, states, point.slope, free, curvature)
-    right = torch.randn(states.shape, generator=generator, dtype=torch.float64).where(free, 0.0)
+    right = normal(*states.shape, seed=generator).where(free, 0.0)
     solution = system.solve(right)
     product = curvature * solution + system.coupled(solution)
     torch.testing.assert_close(product.where(free, 0.0), right)
@@ -95,7 +91,7 @@ def test_a_newton_direction_solves_the_dense_system(generator):
 @pytest.mark.parametrize("solver", [NewtonOverTime(), Cyclic()])
 def test_what_lies_beyond_the_lengths_changes_nothing(generator, solver):
     problem = states_problem(generator, activations.ReLU(), joint, CrossEntropy())
-    noise = 7 * torch.randn(problem.drive.shape, generator=generator, dtype=torch.float64)
+    noise = 7 * normal(*problem.drive.shape, seed=generator)
     beyond = ~problem.valid.unsqueeze(-1)
     (link,) = problem.links
     noisy = replace(
@@ -116,15 +112,13 @@ def test_samples_are_solved_in_parts_where_factors_would_not_fit(generator, monk
 
 def test_refusals_name_what_is_wrong(generator):
     problem = states_problem(generator, activations.ReLU())
-    with pytest.raises(DataError, match="steps, samples, units"):
-        replace(problem, drive=problem.drive[0])
-    with pytest.raises(DataError, match="lengths"):
-        replace(problem, lengths=torch.ones(2))
-    with pytest.raises(DeclarationError, match="tight or joint"):
-        replace(problem, divergence=Margin(activations.Sign()))
-    with pytest.raises(DeclarationError, match="tight"):
-        states_problem(generator, activations.ReLU(), tight).formulate()
-    with pytest.raises(DeclarationError, match=r"Sigmoid.*excess"):
-        states_problem(generator, activations.Sigmoid()).formulate()
-    with pytest.raises(DataError, match="NaN"):
-        replace(problem, drive=problem.drive * torch.nan).refuse_bad_values()
+    refuses(DataError, "steps, samples, units", replace, problem, drive=problem.drive[0])
+    refuses(DataError, "lengths", replace, problem, lengths=torch.ones(2))
+    margin = Margin(activations.Sign())
+    refuses(DeclarationError, "tight or joint", replace, problem, divergence=margin)
+    bad = replace(problem, drive=problem.drive * torch.nan)
+    refuses(DataError, "NaN", bad.refuse_bad_values)
+    no_cone = states_problem(generator, activations.ReLU(), tight)
+    refuses(DeclarationError, "tight", no_cone.formulate)
+    no_excess = states_problem(generator, activations.Sigmoid())
+    refuses(DeclarationError, r"Sigmoid.*excess", no_excess.formulate)

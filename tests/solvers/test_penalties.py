@@ -33,6 +33,7 @@ from liftednet.penalties import (
 from liftednet.problems import BlockFit, Design, WeightFit
 from liftednet.solution import Status
 from liftednet.solvers import solve
+from tests.draws import normal
 from tests.solvers.registry import weight_fit
 
 PENALTIES: list[Penalty] = [
@@ -129,9 +130,7 @@ SIGNED = Signs(torch.tensor([[1.0], [-1.0], [0.0], [1.0]]))
 @pytest.mark.parametrize("member", [Nonnegative(), SIGNED, L1(0.1)], ids=repr)
 def test_a_sum_under_a_bound_of_any_size_is_solved_and_nothing_else_certified(member, bound):
     """CVXPY has the fit in units of the bound; what it lacks is over what W can gain at all."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(12, 4, generator=generator, dtype=torch.float64)
-    y = torch.randn(12, 3, generator=generator, dtype=torch.float64)
+    x, y = normal(12, 4), normal(12, 3, seed=1)
     penalty = member + SpectralNorm(bound)
     fit = WeightFit(joint(activations.Identity()), Design(x, bias=False), y, penalty)
     solution = solve(fit).require_solved()
@@ -166,7 +165,7 @@ def data(samples: int, inputs: int, units: int, seed: int) -> tuple[Tensor, Tens
     """Return inputs that go together, in units from 10 to .1 and away from 0, and targets."""
     generator = torch.Generator().manual_seed(seed)
     x, w, noise = (
-        torch.randn(*shape, generator=generator, dtype=torch.float64)
+        normal(*shape, seed=generator)
         for shape in ((samples, inputs), (inputs, units), (samples, units))
     )
     x = (x + x.roll(1, 1)) * torch.logspace(1, -1, inputs, dtype=torch.float64) + 3

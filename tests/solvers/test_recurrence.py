@@ -1,6 +1,7 @@
 """A recurrence as one operation against autograd through its steps."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -22,13 +23,12 @@ from liftednet.solvers.gauss_newton.objective import (
     joined,
     recurrence,
 )
+from tests.draws import normal
 
 
 @pytest.mark.parametrize("activation", [Tanh(), LeakyReLU(0.1)], ids=repr)
 def test_products_with_the_jacobian_and_its_transpose_are_those_of_autograd(generator, activation):
-    def drawn(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+    drawn = partial(normal, seed=generator)
     points, moves, push = (
         (drawn(5, 3, 4), drawn(4, 4)),
         (drawn(5, 3, 4), drawn(4, 4)),
@@ -67,7 +67,7 @@ def forward_of(
         return seen[-1]
 
     monkeypatch.setattr(gauss_newton, "forward_of", kept)
-    x = torch.randn(samples, 6, 3, generator=generator, dtype=torch.float64)
+    x = normal(samples, 6, 3, seed=generator)
     y = torch.randint(0, 4, (samples,) if last else (samples, 6), generator=generator)
     lengths = torch.randint(1, 7, (samples,), generator=generator)
     method = GaussNewton(steps=1)
@@ -90,7 +90,7 @@ def test_compiled_products_are_those_of_autograd(generator, samples, activation,
     """Samples fill a whole number of registers, or do not; labels are those of steps, or not."""
     forward = forward_of(generator, monkeypatch, samples, activation, last=last, start="orthogonal")
     assert forward.rows is not None
-    point = torch.randn(len(forward.pulls), generator=generator, dtype=torch.float64) / 3
+    point = normal(len(forward.pulls), seed=generator) / 3
     compiled, plain = CompiledRecurrence(forward, point), Linearized(forward, point)
     counted = forward.targets[0].counted
     moves, push = forward.split(torch.randn_like(point)), torch.randn_like(plain.outputs[0])
@@ -111,7 +111,7 @@ LAYERS = [{"hidden": 5}, {"hidden": (4, 3)}, {"hidden": 3, "bidirectional": True
 def test_derivatives_of_outputs_are_autograds(generator, layers, activation, last, monkeypatch):
     forward = forward_of(generator, monkeypatch, 4, activation, last=last, **layers)
     assert (forward.recurrent is None) == (layers != LAYERS[0])
-    point = torch.randn(len(forward.pulls), generator=generator, dtype=torch.float64) / 3
+    point = normal(len(forward.pulls), seed=generator) / 3
     (outputs,), (ours,) = output_jacobians(forward, point)
     plain = torch.autograd.functional.jacobian(
         lambda point: forward.outputs(forward.split(point), forward.data)[0], point
@@ -123,7 +123,7 @@ def test_derivatives_of_outputs_are_autograds(generator, layers, activation, las
 
 def test_a_label_of_each_sequence_is_held_against_its_last_step(generator, monkeypatch):
     forward = forward_of(generator, monkeypatch, 7, Tanh(), last=True)
-    point = torch.randn(len(forward.pulls), generator=generator, dtype=torch.float64) / 3
+    point = normal(len(forward.pulls), seed=generator) / 3
     (cell, readout), one = forward.split(point), torch.ones(1).double()
     for x, length, found in zip(*forward.data, forward.passed(point)[0], strict=True):
         h = torch.zeros(9).double()
@@ -136,7 +136,7 @@ def test_a_label_of_each_sequence_is_held_against_its_last_step(generator, monke
 def test_a_compiled_pass_that_overflows_is_told(generator, monkeypatch):
     """Infinite states of one sign after another become nothing that counts as a number."""
     forward = forward_of(generator, monkeypatch, 3, ReLU())
-    point = 1e200 * torch.randn(len(forward.pulls), generator=generator, dtype=torch.float64)
+    point = 1e200 * normal(len(forward.pulls), seed=generator)
     assert not math.isfinite(forward.objective(point))
 
 
@@ -144,9 +144,7 @@ def test_a_compiled_pass_that_overflows_is_told(generator, monkeypatch):
 @pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize("weighed", [False, True])
 def test_targets_are_the_same_however_outputs_are_stored(generator, loss, ragged, weighed):
-    def drawn(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+    drawn = partial(normal, seed=generator)
     outputs, values, directions = drawn(5, 4, 3), drawn(5, 4, 3).softmax(-1), drawn(5, 4, 3)
     counted = torch.rand(5, 4, generator=generator) < (0.6 if ragged else 1.1)
     weight = drawn(5, 1, 1).square() if weighed else 0.7

@@ -22,6 +22,7 @@ from liftednet.solution import Status
 from liftednet.solvers import Reference, get_solver, solve, solver_names
 from liftednet.solvers.dual import Dual
 from liftednet.validation import require_device, require_finite, require_seed
+from tests.draws import normal
 from tests.solvers.registry import state_fit, weight_fit
 
 
@@ -79,8 +80,7 @@ def test_a_penalty_without_a_prox_is_certified_by_stationarity() -> None:
 
 
 def test_what_an_ill_conditioned_residual_may_hide_is_not_solved() -> None:
-    generator = torch.Generator().manual_seed(1)
-    left, right, z = torch.randn(3, 30, 30, generator=generator, dtype=torch.float64)
+    left, right, z = normal(3, 30, 30, seed=1)
     scales = torch.logspace(0, -3, 30, dtype=torch.float64)
     weight = torch.linalg.qr(left)[0] * scales @ torch.linalg.qr(right)[0]
     target = z[:1].relu() @ weight

@@ -30,6 +30,7 @@ from liftednet.models import (
     Minibatch,
 )
 from liftednet.solvers.compiled import lanes, loops
+from tests.draws import normal
 from tests.torture.report import Finding
 
 _KILLS = 100
@@ -41,11 +42,7 @@ _PROMISE = (
 )
 
 
-def _normal(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-
-
-ROWS, STEPS = _normal(300, 8), _normal(30, 12, 3)
+ROWS, STEPS = normal(300, 8, seed=2), normal(30, 12, 3, seed=2)
 ROW_DATA = ROWS, ROWS[:, :3].argmax(1)
 STEP_DATA = STEPS, (STEPS.cumsum(1)[..., 0] > 0).long()
 Data = tuple[torch.Tensor, torch.Tensor]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -225,10 +226,6 @@ def _states(seed: int, block: bool = False) -> Drawn:
     return Drawn(problem, rest if bounds is None else rest.clamp(*bounds), draw.dtype)
 
 
-def _blocks(seed: int) -> Drawn:
-    return _states(seed, block=True)
-
-
 def _outputs(seed: int) -> Drawn:
     draw = Draw(seed)
     samples, units, lam = draw.pick(1, 3), draw.pick(1, 2, 5), draw.lam()
@@ -333,7 +330,7 @@ KINDS: dict[str, tuple[Callable[[int], Drawn], int]] = {
     "penalized weight fits": (_penalized, 3_000),
     "states over time, expanding up to 3": (_over_time, 2_000),
     "output fits": (_outputs, 1_500),
-    "block fits": (_blocks, 500),
+    "block fits": (partial(_states, block=True), 500),
 }
 
 

@@ -24,18 +24,14 @@ def test_nothing_that_is_drawn_is_wrong(kind: str, share: float) -> None:
 
 
 WRONG = [("weight fits", seed) for seed in (1442, 1658, 11384, 11468, 21802, 22213)]
+WRONG.append(("block fits", 910087))  # float32, curvature 7e4 beside that of its states
 WRONG.append(("penalized weight fits", 7001578))  # a step of 1 / s was lost in the rounding of W
 
 
 @pytest.mark.parametrize(("kind", "seed"), WRONG)
-def test_weight_fits_that_were_certified_and_wrong(kind, seed):
+def test_fits_that_were_certified_and_wrong(kind, seed):
     make, _ = KINDS[kind]
     assert verdict(make(seed)) == ("SOLVED", "")
-
-
-def test_a_block_fit_whose_small_violation_cost_a_share_of_the_objective():
-    make, _ = KINDS["block fits"]  # float32, curvature 7e4 beside that of its states
-    assert verdict(make(910087)) == ("SOLVED", "")
 
 
 @pytest.mark.parametrize("kind, seed", [("state fits", 600330), ("weight fits", 600341)])

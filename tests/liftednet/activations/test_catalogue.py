@@ -15,6 +15,7 @@ from torch import nn
 from liftednet import Activation, activations, check_activation
 from liftednet.activations import LeakyReLU, PReLU
 from liftednet.errors import DataError, DeclarationError
+from tests.draws import normal
 from tests.liftednet.activations.catalogue import SEPARABLE
 
 by_name = pytest.mark.parametrize
@@ -30,7 +31,7 @@ FORWARD: dict[Any, Any] = {  # beside those that torch has by the same name, in 
 
 @by_name("activation", FORWARD, ids=repr)
 def test_forward_is_the_map_of_its_name(activation, generator):
-    u = 5 * torch.randn(50, 3, dtype=torch.float64, generator=generator)
+    u = 5 * normal(50, 3, seed=generator)
     np.testing.assert_allclose(activation.forward(u), FORWARD[activation](u.numpy()), atol=1e-14)
 
 
@@ -60,7 +61,7 @@ PAIRS = [
 @by_name("pair", PAIRS, ids=lambda pair: repr(pair[0]))
 def test_a_map_alone_gives_what_the_closed_forms_give(pair, generator):
     closed, derived = pair[0], Activation.from_function(pair[1])
-    u = 3 * torch.randn(40, 2, dtype=torch.float64, generator=generator)
+    u = 3 * normal(40, 2, seed=generator)
     v = closed.forward(u)
     shift = derived.conjugate_value(0 * u[:1]) - closed.conjugate_value(0 * u[:1])
     assert derived.lipschitz == pytest.approx(closed.lipschitz, rel=1e-4)
@@ -154,11 +155,6 @@ def test_potentials_and_conjugates_keep_their_digits(activation, potential, end,
 
 
 SLOPES = (0.5, 0.1, 2.0)
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def test_every_method_is_that_of_a_leaky_relu_unit_by_unit() -> None:

@@ -15,6 +15,7 @@ from liftednet.errors import DataError, DeclarationError
 from tests.liftednet.activations.catalogue import EVERY
 from tests.liftednet.check.wrong import REFUSED, off
 from tests.liftednet.test_activation import Ball
+from tests.models.networks import refuses
 
 
 @pytest.mark.parametrize("activation", EVERY, ids=repr)
@@ -69,14 +70,10 @@ def test_from_function_refuses_what_is_no_activation_s_map(words):
             Activation.from_function(function)
 
 
-def test_from_function_refuses_a_constant_that_is_none():
-    with pytest.raises(DataError, match="lipschitz"):
-        Activation.from_function(torch.tanh, lipschitz=-1.0)
-
-
-def test_a_coupled_map_alone_is_asked_for_its_potential():
-    with pytest.raises(DeclarationError, match="does not declare `potential`"):
-        check_activation(off(Activation, per_unit=False, forward=lambda _, u: u.softmax(-1))())
+def test_a_constant_that_is_none_is_refused_and_a_potential_asked_for():
+    refuses(DataError, "lipschitz", Activation.from_function, torch.tanh, lipschitz=-1.0)
+    coupled = off(Activation, per_unit=False, forward=lambda _, u: u.softmax(-1))()
+    refuses(DeclarationError, "does not declare `potential`", check_activation, coupled)
 
 
 def test_a_coupled_potential_and_forward_are_enough():

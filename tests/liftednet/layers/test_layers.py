@@ -35,6 +35,7 @@ from liftednet.layers.time import (
 )
 from liftednet.maps import Given
 from liftednet.samples import Weights
+from tests.draws import normal
 
 CONVOLUTIONS: list[Convolution] = [
     Convolution((2, 7), 3, (3,), (2,), (1,), bias=False),
@@ -94,15 +95,10 @@ def test_layers_in_time_are_what_they_say(layer):
         check_layer(layer, (2,), steps=4)
 
 
-def _normal(*shape: int) -> Tensor:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
 @pytest.mark.parametrize("layer", CONVOLUTIONS, ids=str)
 def test_a_convolution_is_that_of_torch(layer):
-    x, (rows, channels) = _normal(5, *layer.below), layer.weight_shape()
-    weights = Weights(_normal(rows, channels), _normal(channels) if layer.bias else None)
+    x, (rows, channels) = normal(5, *layer.below), layer.weight_shape()
+    weights = Weights(normal(rows, channels), normal(channels) if layer.bias else None)
     below = layer.below[0] // layer.groups
     kernel = weights.matrix.T.reshape(channels, below, *layer.window)
     plain = functional.conv1d if len(layer.window) == 1 else functional.conv2d
@@ -121,7 +117,7 @@ def test_a_convolution_is_that_of_torch(layer):
 
 @pytest.mark.parametrize("layer", POOLINGS, ids=str)
 def test_average_pooling_is_that_of_torch(layer):
-    x = _normal(5, *layer.below)
+    x = normal(5, *layer.below)
     plain: Any = functional.avg_pool1d if len(layer.window) == 1 else functional.avg_pool2d
     wanted = plain(x, layer.window, layer.stride)
     assert layer.shape() == tuple(wanted.shape[1:])
@@ -129,7 +125,7 @@ def test_average_pooling_is_that_of_torch(layer):
 
 
 def test_attention_is_a_softmax_for_every_group():
-    grouped, u = Grouped(Softmax(), 4), _normal(3, 8)
+    grouped, u = Grouped(Softmax(), 4), normal(3, 8)
     torch.testing.assert_close(grouped.forward(u), u.view(3, 2, 4).softmax(-1).flatten(1))
     v = grouped.forward(u)
     gap = grouped.potential_value(v) + grouped.conjugate_value(u) - (u * v).sum(-1)
@@ -147,10 +143,10 @@ def test_an_expression_is_the_plain_function_and_affine_in_each_variable():
     gated = hidden[:2] * dense(y, 2, bias=False) - 1.0 * hidden[1:]
     first, second = hidden.weights, gated.arguments[0].arguments[1].weights  # type: ignore[attr-defined]
     values: dict[Any, Any] = {
-        x: _normal(5, 4),
-        y: _normal(5, 4).flip(0),
-        first: Weights(_normal(8, 3), _normal(3)),
-        second: Weights(_normal(4, 2), None),
+        x: normal(5, 4),
+        y: normal(5, 4).flip(0),
+        first: Weights(normal(8, 3), normal(3)),
+        second: Weights(normal(4, 2), None),
     }
     h = torch.cat([values[x], 2 * values[y]], 1) @ values[first].matrix + values[first].bias
     wanted = h[:, :2] * (values[y] @ values[second].matrix) - h[:, 1:]
@@ -188,26 +184,6 @@ class _Own(Layer):
         return Given(lambda v: factor * v, lambda u: back * u, bound)
 
 
-@pytest.mark.parametrize("kind", ["right", "shifted", "autograd"])
-def test_a_layer_of_ones_own_passes(kind):
-    check_layer(_Own(kind), (4,))
-
-
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        ("bent", r"argument 0, is not affine: off by .* at \[.*\] and \["),
-        ("map", r"argument 0, has a linear map that is not its own.* at \["),
-        ("adjoint", r"argument 0, has an adjoint that is not that of its map.* at \["),
-        ("bound", r"argument 0, has a squared norm of at least 9.*bound is 8\.9, at \["),
-        ("shape", r"says that it has shape \(3, 2\) and gives \(3, 4\)"),
-    ],
-)
-def test_a_wrong_layer_is_refused_with_the_point(kind, words):
-    with pytest.raises(DeclarationError, match=words):
-        check_layer(_Own(kind), (4,))
-
-
 @dataclass(frozen=True)
 class _OwnWeights(Layer):
     """x W, or x W W' with weights that stand twice."""
@@ -225,10 +201,27 @@ class _OwnWeights(Layer):
         return u @ weights.matrix.T if self.twice else u
 
 
-def test_weights_are_checked_too():
-    check_layer(_OwnWeights(twice=False), (4,))
-    with pytest.raises(DeclarationError, match="its weights, is not affine"):
-        check_layer(_OwnWeights(twice=True), (4,))
+@pytest.mark.parametrize(
+    "layer", [_Own(), _Own("shifted"), _Own("autograd"), _OwnWeights(twice=False)], ids=str
+)
+def test_a_layer_of_ones_own_passes(layer):
+    check_layer(layer, (4,))
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (_Own("bent"), r"argument 0, is not affine: off by .* at \[.*\] and \["),
+        (_Own("map"), r"argument 0, has a linear map that is not its own.* at \["),
+        (_Own("adjoint"), r"argument 0, has an adjoint that is not that of its map.* at \["),
+        (_Own("bound"), r"argument 0, has a squared norm of at least 9.*bound is 8\.9, at \["),
+        (_Own("shape"), r"says that it has shape \(3, 2\) and gives \(3, 4\)"),
+        (_OwnWeights(twice=True), "its weights, is not affine"),
+    ],
+)
+def test_a_wrong_layer_is_refused_with_the_point(layer, words):
+    with pytest.raises(DeclarationError, match=words):
+        check_layer(layer, (4,))
 
 
 REFUSED: list[tuple[Any, str]] = [

@@ -33,6 +33,8 @@ from liftednet.sets.constraint import (
     refuse_impossible,
     require_constraints,
 )
+from tests.draws import normal
+from tests.models.networks import refuses
 
 U = torch.tensor([[1.0, -2.0], [0.5, 4.0], [3.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)
 GROUPS = [2, 2, 5, -1]
@@ -129,7 +131,7 @@ def test_what_no_scores_can_meet_is_refused(constraints, says: str) -> None:
     assert any(part in str(refused.value) for part in (says, "Bounds(upper=[1.0, 1.0]) by 2"))
 
 
-X = torch.randn(20, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+X = normal(20, 3)
 Y = X[:, :1].sin()
 
 
@@ -157,25 +159,21 @@ def two_losses() -> Lifted:
 
 
 def test_a_model_refuses_what_it_cannot_hold() -> None:
-    model = LiftedMLP((3, 4, 1), loss=SquaredError())
-    with pytest.raises(DataError, match="GroupMeans is of 2 samples, and the data have 20"):
-        model.fit(X, Y, constraints=[GroupMeans([0, 1])])
-    with pytest.raises(DataError, match="contradict each other"):
-        model.fit(X, Y, constraints=[Values([0], [5.0]), Bounds(upper=1.0)])
-    with pytest.raises(DataError, match="say how surely, as in"):
-        model.fit(X, Y, constraints=[Budget(0.0)], strict=True)
+    model, budget = LiftedMLP((3, 4, 1), loss=SquaredError()), [Budget(0.0)]
+    words = "GroupMeans is of 2 samples, and the data have 20"
+    refuses(DataError, words, model.fit, X, Y, constraints=[GroupMeans([0, 1])])
+    apart = [Values([0], [5.0]), Bounds(upper=1.0)]
+    refuses(DataError, "contradict each other", model.fit, X, Y, constraints=apart)
+    words = "say how surely, as in"
+    refuses(DataError, words, model.fit, X, Y, constraints=budget, strict=True)
     assert not model.is_fitted
-    with pytest.raises(DeclarationError, match="one loss on the last pre-activation"):
-        two_losses().fit(X, (Y, Y), constraints=[Budget(0.0)])
-    with pytest.raises(DeclarationError, match="constraints must be a list"):
-        model.fit(X, Y, constraints=Budget(0.0))  # type: ignore[arg-type]
+    words = "constraints must be a list"
+    refuses(DeclarationError, words, model.fit, X, Y, constraints=Budget(0.0))
     loader = DataLoader(TensorDataset(X, Y), batch_size=5)
-    with pytest.raises(DataError, match="all samples at once"):
-        model.fit(loader, constraints=[Budget(0.0)])
-    with pytest.raises(DeclarationError, match="one loss on the last pre-activation"):
-        LiftedMLP((3, 4, 1), loss=SquaredError(), activations=[ReLU(), ReLU()]).fit(
-            X, Y, constraints=[Budget(0.0)]
-        )
+    refuses(DataError, "all samples at once", model.fit, loader, constraints=budget)
+    words = "one loss on the last pre-activation"
+    refuses(DeclarationError, words, two_losses().fit, X, (Y, Y), constraints=budget)
+    states = LiftedMLP((3, 4, 1), loss=SquaredError(), activations=[ReLU(), ReLU()])
+    refuses(DeclarationError, words, states.fit, X, Y, constraints=budget)
     binary = LiftedMLP((3, 4, 1), loss=BinaryCrossEntropy()).fit(X, (Y > 0).double())
-    with pytest.raises(Exception, match="fitted without constraints"):
-        binary.constraint_report()
+    refuses(Exception, "fitted without constraints", binary.constraint_report)

@@ -28,6 +28,7 @@ from liftednet.penalties import (
     SquaredFrobenius,
     Sum,
 )
+from tests.draws import normal
 
 SHAPE = (4, 3)
 CENTER = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(SHAPE)
@@ -78,10 +79,6 @@ def name(value: Any) -> str:
     return " + ".join(type(term).__name__ for term in terms)
 
 
-def matrix(generator: torch.Generator) -> Tensor:
-    return torch.randn(*SHAPE, generator=generator, dtype=torch.float64)
-
-
 def distance_to_cvxpy(penalty: Penalty, w: Tensor, t: float, found: Tensor) -> float:
     """Return the distance to CLARABEL's prox at the tolerance that suits it best.
 
@@ -101,13 +98,13 @@ def distance_to_cvxpy(penalty: Penalty, w: Tensor, t: float, found: Tensor) -> f
 @pytest.mark.parametrize("penalty", [*CHEAP, *DECLARED, Box() + GroupLasso(0.2)], ids=name)
 @pytest.mark.parametrize("t", [0.1, 3.0])
 def test_prox_solves_its_problem(penalty: Penalty, t: float, generator: torch.Generator) -> None:
-    w = matrix(generator)
+    w = normal(*SHAPE, seed=generator)
     assert distance_to_cvxpy(penalty, w, t, penalty.prox(w, t)) < 1e-6
 
 
 @pytest.mark.parametrize("penalty", [*SINGLE, *LINEAR, *DECLARED], ids=name)
 def test_between_ends_is_the_domain(penalty: Penalty, generator: torch.Generator) -> None:
-    w, ends = matrix(generator), penalty.ends(SHAPE)
+    w, ends = normal(*SHAPE, seed=generator), penalty.ends(SHAPE)
     if ends is None:
         known = (Nonnegative, Signs, FixedZeros)
         assert len(penalty.parts) > 1 or not isinstance(penalty, known)
@@ -118,7 +115,7 @@ def test_between_ends_is_the_domain(penalty: Penalty, generator: torch.Generator
 
 @pytest.mark.parametrize("penalty", [*SINGLE, *LINEAR, *DECLARED, *LONG], ids=name)
 def test_value_is_the_expression(penalty: Penalty, generator: torch.Generator) -> None:
-    w = penalty.prox(matrix(generator), 0.5)  # inside the domain
+    w = penalty.prox(normal(*SHAPE, seed=generator), 0.5)  # inside the domain
     constant = cp.Constant(w.numpy())
     stated: Any = penalty.expression(constant).value
     assert float(penalty.value(w)) == pytest.approx(float(stated))
@@ -131,7 +128,7 @@ def test_value_is_the_expression(penalty: Penalty, generator: torch.Generator) -
 def test_what_is_projected_is_held(
     penalty: Penalty, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
-    w = 3 * torch.randn(*SHAPE, generator=generator, dtype=dtype)
+    w = 3 * normal(*SHAPE, seed=generator, dtype=dtype)
     for inside in (penalty.project(w), penalty.prox(w, 0.0)):
         assert inside.dtype is dtype
         assert penalty.holds(inside)
@@ -140,7 +137,7 @@ def test_what_is_projected_is_held(
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_what_a_number_cannot_meet_is_met_to_rounding(dtype: torch.dtype) -> None:
-    w = torch.randn(150, 150, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    w = normal(150, 150, dtype=dtype)
     rounding = len(w) * torch.finfo(dtype).eps  # of a sum of so many
     assert Orthogonal().violation(Orthogonal().project(w)) < rounding
     assert not Orthogonal().holds(w)
@@ -148,10 +145,10 @@ def test_what_a_number_cannot_meet_is_met_to_rounding(dtype: torch.dtype) -> Non
 
 def test_the_polar_factor_is_the_nearest_orthogonal_matrix(generator: torch.Generator) -> None:
     """Against scipy's polar decomposition and against orthogonal matrices that are drawn."""
-    w = matrix(generator)
+    w = normal(*SHAPE, seed=generator)
     found = Orthogonal().project(w)
     assert torch.allclose(found, torch.from_numpy(polar(w.numpy())[0]))
-    drawn = torch.linalg.qr(torch.randn(100, *SHAPE, generator=generator, dtype=w.dtype))[0]
+    drawn = torch.linalg.qr(normal(100, *SHAPE, seed=generator, dtype=w.dtype))[0]
     assert bool(((drawn - w).flatten(1).norm(dim=1) >= (found - w).norm()).all())
 
 

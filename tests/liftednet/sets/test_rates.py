@@ -8,6 +8,7 @@ import pytest
 from liftednet.constraints import GroupProbabilities, GroupRates, Rate
 from liftednet.errors import DataError
 from liftednet.sets.rates import rate_limits, refuse_rates
+from tests.models.networks import refuses
 
 GENERATOR = np.random.default_rng(0)
 LABELS, DECISIONS = (GENERATOR.integers(0, 3, 90) for _ in range(2))
@@ -80,14 +81,16 @@ def test_labels_of_any_type_become_numbers() -> None:
 def test_what_no_decisions_meet_is_refused_with_numbers() -> None:
     labels = LABELS % 2
     refuse_rates([GroupRates(GROUP, 0.02), Rate(at_least=0.4, at_most=0.5)], labels, 2)
-    with pytest.raises(DataError, match=r"contradict.* gives way is .*by 0\.3"):
-        refuse_rates([Rate(at_most=0.2), Rate(at_least=0.5)], labels, 2)
-    churn = Rate(of="churn", old=1 - labels, at_most=0.1)
-    with pytest.raises(DataError, match="contradict"):  # as the old model is always wrong
-        refuse_rates([churn, Rate(of="error", at_most=0.1)], labels, 2)
+    words, rates = r"contradict.* gives way is .*by 0\.3", [Rate(at_most=0.2), Rate(at_least=0.5)]
+    refuses(DataError, words, refuse_rates, rates, labels, 2)
+    rates = [Rate(of="churn", old=1 - labels, at_most=0.1), Rate(of="error", at_most=0.1)]
+    refuses(DataError, "contradict", refuse_rates, rates, labels, 2)  # the old one is always wrong
     group = np.where(labels == 1, "a", np.where(CHOSEN, "a", "b"))
-    with pytest.raises(DataError, match=r"true positive rate of b .*no positive row"):
-        refuse_rates([GroupRates(group, of="true_positive")], labels, 2)
+    words, groups = (
+        r"true positive rate of b .*no positive row",
+        GroupRates(group, of="true_positive"),
+    )
+    refuses(DataError, words, refuse_rates, [groups], labels, 2)
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,12 @@ from liftednet.penalties import (
     Penalty,
     RowNorm,
     SpectralNorm,
+    Sum,
 )
 from liftednet.sets.polyhedron import nearest_in_polyhedron
 from liftednet.sets.splitting import Splitting
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+from tests.draws import normal
+from tests.liftednet.sets.test_penalties import distance_to_cvxpy
 
 
 # Twice the rounds that it takes; with rho as it is the first and the last do not end in a thousand.
@@ -42,14 +40,8 @@ def test_penalties_meet_whatever_rho_they_begin_with(rho: float, most: int) -> N
     met = Splitting([member.prox for member in members], model, target, begin, rho).meeting(1e-11)
     assert met.apart <= 1e-11
     assert met.rounds <= most
-    variable = cp.Variable((4, 3))
-    terms = [member.expression(variable) for member in members]
-    domain = [each for member in members for each in member.domain(variable)]
-    goal = cp.sum_squares(variable - target.numpy()) / 2 + sum(terms)
-    cp.Problem(cp.Minimize(goal), domain).solve(solver="CLARABEL", tol_gap_abs=1e-12)
-    nearest = np.asarray(variable.value)
+    assert distance_to_cvxpy(Sum(tuple(members)), target, 1.0, met.points[0]) < 1e-5
     for member, point, pull in zip(members, met.points, met.pulls, strict=True):
-        np.testing.assert_allclose(point, nearest, atol=1e-5)
         torch.testing.assert_close(member.prox(point + pull, 1.0), point)  # a subgradient there
     torch.testing.assert_close(met.pulls.sum(0), target - met.points[-1])
 
@@ -109,14 +101,14 @@ def ends(total: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def test_it_is_the_nearest_point(seed) -> None:
     """By the variational inequality at CVXPY's point, and no farther than it."""
     generator = torch.Generator().manual_seed(seed)
-    rows = torch.randn(6, 4, generator=generator, dtype=torch.float64)
+    rows = normal(6, 4, seed=generator)
     rows[5] = 2 * rows[4]  # which says the same as another
-    inside = torch.randn(3, 4, generator=generator, dtype=torch.float64)
+    inside = normal(3, 4, seed=generator)
     room = torch.rand(3, 6, generator=generator, dtype=torch.float64)
     lower, upper = inside @ rows.T - room, inside @ rows.T + room
     lower[:, 0] = upper[:, 0] = (inside @ rows.T)[:, 0]
     upper[:, 1], lower[:, 2] = torch.inf, -torch.inf
-    u = inside + 3 * torch.randn(3, 4, generator=generator, dtype=torch.float64)
+    u = inside + 3 * normal(3, 4, seed=generator)
     found = nearest_in_polyhedron(rows, u, lower, upper)
     values = found @ rows.T
     assert float(torch.maximum(lower - values, values - upper).max()) < 1e-10
@@ -135,11 +127,11 @@ def test_it_is_the_nearest_point(seed) -> None:
 
 
 def test_simplex_and_isotonic_regression() -> None:
-    u = torch.randn(50, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    u = normal(50, 4)
     found = nearest_in_polyhedron(SIMPLEX, u, *ends(torch.ones(50)))
     assert torch.allclose(found, SimplexProjection().forward(u), atol=1e-10)
     rising = torch.diff(torch.eye(30, dtype=torch.float64), dim=0)
-    u = torch.randn(20, 30, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    u = normal(20, 30, seed=1)
     found = nearest_in_polyhedron(rising, u, torch.zeros(20, 29), torch.full((20, 29), torch.inf))
     for x, v in zip(u, found, strict=True):
         assert np.abs(isotonic_regression(x.numpy()) - v.numpy()).max() < 1e-9

@@ -18,7 +18,6 @@ import pytest
 import torch
 from numba.core import caching
 from scipy.optimize import nnls
-from torch import Tensor
 
 from liftednet import activations
 from liftednet.activation import Activation
@@ -38,6 +37,7 @@ from liftednet.solvers.compiled.solvers import (
     CompiledSimplex,
     CoordinateDescent,
 )
+from tests.draws import normal
 
 KNOWN: list[Activation] = [
     activations.Identity(), activations.ReLU(), activations.LeakyReLU(0.2), activations.PReLU(0.3),
@@ -53,28 +53,22 @@ RAMPS: list[Activation] = [
 SAMPLES, UNITS, OUTPUTS = 2 * LANES + 5, 5, 4  # whole blocks and a part of one
 
 
-def normal(seed: int, *shape: int) -> Tensor:
-    source = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=source, dtype=torch.float64)
-
-
 def states(activation: Activation, dtype: torch.dtype, samples: int = SAMPLES) -> StateFit:
     """Return a fit below two links, one with an offset for every sample and phi(0) not 0."""
     squared, curved = joint(activations.ReLU()), joint(activations.Sigmoid())
-    w, c, t = normal(0, UNITS, 3), normal(1, 3), normal(2, samples, 3).relu()
+    w, c, t = normal(UNITS, 3), normal(3, seed=1), normal(samples, 3, seed=2).relu()
     first = Link(squared, w.to(dtype), c.to(dtype), t.to(dtype), 0.6)
-    w, c, t = normal(3, UNITS, 9), normal(4, samples, 9), normal(5, samples, 9).sigmoid()
+    w, c = normal(UNITS, 9, seed=3), normal(samples, 9, seed=4)
+    t = normal(samples, 9, seed=5).sigmoid()
     links = first, Link(curved, w.to(dtype), c.to(dtype), t.to(dtype), 1.5)
-    return StateFit(joint(activation), normal(6, samples, UNITS).to(dtype), links, 0.7)
+    return StateFit(joint(activation), normal(samples, UNITS, seed=6).to(dtype), links, 0.7)
 
 
-def outputs(dtype: torch.dtype, samples: int = SAMPLES) -> tuple[OutputFit, Tensor]:
-    """Return a problem, and states that do not solve it."""
-    u, z = normal(0, samples, OUTPUTS), normal(1, samples, OUTPUTS).softmax(-1)
-    y = normal(2, samples, OUTPUTS).softmax(-1)
+def outputs(samples: int = SAMPLES, dtype: torch.dtype = torch.float64) -> OutputFit:
+    u, y = normal(samples, OUTPUTS), normal(samples, OUTPUTS, seed=2).softmax(-1)
     y[:3] = torch.eye(OUTPUTS, dtype=torch.float64)[:3]
     simplex = joint(activations.SimplexProjection())
-    return OutputFit(SimplexCrossEntropy(), y.to(dtype), simplex, u.to(dtype), 0.7), z.to(dtype)
+    return OutputFit(SimplexCrossEntropy(), y.to(dtype), simplex, u.to(dtype), 0.7)
 
 
 @pytest.mark.parametrize("solver", ["compiled-newton", "dual", "proximal"])
@@ -92,10 +86,10 @@ def test_bounds_that_float32_rounds_are_kept_by_states_at_them(solver: str) -> N
 def test_measures_by_loops_are_those_of_the_problems(dtype: torch.dtype) -> None:
     """Of solutions, of states beside them, and of what is in no domain."""
     fits: list[Any] = [states(x, dtype, n) for x in RAMPS for n in (1, SAMPLES)]
-    simplex: tuple[Any, Any] = CompiledSimplex(), outputs(dtype)[0]
+    simplex: tuple[Any, Any] = CompiledSimplex(), outputs(dtype=dtype)
     for solver, problem in [*((CompiledDescent(), fit) for fit in fits), simplex]:
         best = solve(problem).value
-        away = best + 0.1 * normal(8, *best.shape).to(dtype)
+        away = best + 0.1 * normal(*best.shape, seed=8).to(dtype)
         near = problem.divergence.activation.project(away)
         for value in (best, near, away, torch.full_like(best, torch.nan)):
             found, wanted = solver.measured(problem, value), problem.measure(value)
@@ -133,7 +127,7 @@ def test_maps_that_loops_do_not_know_are_left_to_torch() -> None:
 def test_without_numba_or_a_place_for_its_code_torch_serves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    problems = states(activations.ReLU(), torch.float64), outputs(torch.float64)[0]
+    problems = states(activations.ReLU(), torch.float64), outputs()
     expected = [solve(problem) for problem in problems]
     loops.has_numba.cache_clear()
     monkeypatch.setattr(loops, "_can_write", lambda _: False)
@@ -202,10 +196,10 @@ def test_sweeps_over_sixteen_samples_at_once_reach_what_the_dual_does(activation
 
 
 def _wide(shift: float, spread: float, units: int = 60) -> StateFit:
-    u = normal(0, 40, units) + shift
-    weight = normal(1, units, 40) * torch.logspace(spread, 0, 40, dtype=torch.float64)
+    u = normal(40, units) + shift
+    weight = normal(units, 40, seed=1) * torch.logspace(spread, 0, 40, dtype=torch.float64)
     zero = torch.zeros(40, dtype=torch.float64)
-    link = Link(joint(activations.Identity()), weight, zero, normal(2, 40, 40).relu())
+    link = Link(joint(activations.Identity()), weight, zero, normal(40, 40, seed=2).relu())
     return StateFit(joint(activations.ReLU()), u, (link,))
 
 
@@ -218,22 +212,11 @@ def test_what_descent_takes_long_for_is_left_to_the_dual(monkeypatch: pytest.Mon
     assert choose(_wide(-1.0, -1.0, units=600)).name == "dual"
 
 
-def test_bounds_of_a_fit_are_kept() -> None:
-    whole = states(activations.ReLU(), torch.float64)
-    problem = StateFit(whole.divergence, whole.pre_activation, whole.links, 0.7, (0.1, 0.4))
-    found, dual = solve(problem, "compiled-newton"), solve(problem, "dual")
-    assert float(found.value.min()) == 0.1 and float(found.value.max()) == 0.4
-    assert torch.allclose(found.value, dual.value, atol=1e-6)
-
-
 def test_threads_take_parts_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem, simplex = (
-        states(activations.ReLU(), torch.float64, 1_000),
-        outputs(torch.float64, 1_000),
-    )
+    problem = states(activations.ReLU(), torch.float64, 1_000)
     monkeypatch.setattr(solvers, "_SLOW", math.inf)
     pairs: list[Any] = [(CompiledNewton(), problem), (CompiledDescent(), problem)]
-    pairs.append((CompiledSimplex(), simplex[0]))
+    pairs.append((CompiledSimplex(), outputs(1_000)))
     alone = [solver.solve(one) for solver, one in pairs]
     monkeypatch.setattr(loops, "_ENTRIES", 500)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
@@ -247,7 +230,7 @@ def test_threads_take_parts_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> N
 def below_one_link(columns: int, dtype: torch.dtype = torch.float64, samples: int = 50) -> StateFit:
     """Return a fit below one link, which a compiled loop would serve."""
     source = torch.Generator().manual_seed(columns)
-    u, w, t = (torch.randn(*s, generator=source, dtype=dtype)
+    u, w, t = (normal(*s, seed=source, dtype=dtype)
                for s in ((samples, 6), (6, columns), (samples, columns)))  # fmt: skip
     relu = joint(activations.ReLU())
     return StateFit(relu, u, (Link(relu, w, torch.zeros(columns, dtype=dtype), t),))
@@ -299,7 +282,7 @@ def test_a_large_first_problem_waits_for_no_compiler_nor_does_the_end(tmp_path: 
 
 
 def test_loops_compiled_beside_have_the_types_of_the_calls() -> None:
-    x = normal(7, 9, 3)
+    x = normal(9, 3, seed=7)
     fit = partial(WeightFit, joint(activations.Identity()), Design(x), x[:, :2])
     y = torch.eye(3)
     simplex = OutputFit(SimplexCrossEntropy(), y, tight(activations.SimplexProjection()), y)
@@ -307,7 +290,8 @@ def test_loops_compiled_beside_have_the_types_of_the_calls() -> None:
         (CoordinateDescent(), fit(L1(0.5))), (CoordinateDescent(), fit(GroupLasso(0.5))),
         (CompiledDescent(), below_one_link(40)), (CompiledDescent(), below_one_link(40, samples=3)),
         (CompiledNewton(), below_one_link(3)), (CompiledNewton(), below_one_link(3, torch.float32)),
-        (CompiledSimplex(), simplex),
+        (CompiledDescent(), below_one_link(40, torch.float32)),
+        (CompiledSimplex(), simplex), (CompiledSimplex(), outputs()),
     ]  # fmt: skip
     for solver, problem in problems:
         seen: list[loops.Loops] = []
@@ -323,28 +307,17 @@ def test_loops_compiled_beside_have_the_types_of_the_calls() -> None:
 
 
 def test_what_is_at_hand_is_known_before_a_problem_is_there() -> None:
-    """The types that are asked for are those of the calls: else small problems never had loops."""
-    double, single = torch.float64, torch.float32
+    """That of no other type or number of links; of a recurrence by its fit."""
 
-    def held(*names: str, kind: torch.dtype = double, links: int | None = None) -> bool:
+    def held(*names: str, kind: torch.dtype = torch.float64, links: int | None = None) -> bool:
         return loops.Loops(names, "", kind, links).compiled
 
-    for dtype in (double, single):
-        for columns in (3, 40):
-            problem = below_one_link(columns, dtype)
-            assert solve(problem).solver.startswith("compiled")
-        assert held("newton_rows.newton_rows", "measure_rows.of_states", kind=dtype, links=1)
-        y, u = torch.eye(3, dtype=dtype), torch.ones(3, 3, dtype=dtype)
-        found = solve(
-            OutputFit(SimplexCrossEntropy(), y, tight(activations.SimplexProjection()), u)
-        )
-        assert found.solver == "compiled-simplex"
-        assert held("simplex_rows.simplex_rows", "measure_rows.of_simplex", kind=dtype)
+    solve(below_one_link(40))
     assert held(*(f"descent_rows.{name}" for name in ("descend", "sweep", "panelled")))
-    assert not held("descent_rows.descend", kind=single)
-    assert not held(
-        "newton_rows.newton_rows", "measure_rows.of_states", kind=double, links=7
-    )  # that no test has
+    assert not held("descent_rows.descend", kind=torch.float32)
+    solve(below_one_link(3))
+    newton = "newton_rows.newton_rows", "measure_rows.of_states"
+    assert held(*newton, links=1) and not held(*newton, links=7)  # that no test has
     x = torch.randn(8, 4, 2, generator=torch.Generator().manual_seed(0))
     LiftedRNN(2, 3, 2, method=GaussNewton(2)).fit(x, torch.arange(8) % 2)
     assert held(*(f"recurrent_rows.{name}" for name in ("passed", "ahead", "back")))

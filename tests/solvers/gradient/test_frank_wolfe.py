@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from liftednet.errors import DataError, SolverError
 from liftednet.solvers.gradient import Ball, FrankWolfe
+from tests.draws import normal
+from tests.models.networks import refuses
 
 Closure = Callable[[], Tensor]
 
@@ -26,7 +28,7 @@ def quadratic(weights: list[nn.Parameter], noise: float, seed: int) -> Closure:
         for weight in weights:
             weight.grad = None
         loss = sum(
-            ((w - 1 - noise * torch.randn(w.shape, generator=source, dtype=w.dtype)) ** 2).sum()
+            ((w - 1 - noise * normal(*w.shape, seed=source, dtype=w.dtype)) ** 2).sum()
             for w in weights
         )
         assert isinstance(loss, Tensor)
@@ -36,10 +38,16 @@ def quadratic(weights: list[nn.Parameter], noise: float, seed: int) -> Closure:
     return closure
 
 
-def parameters(dtype: torch.dtype = torch.float64) -> list[nn.Parameter]:
-    source = torch.Generator().manual_seed(0)
-    shapes = [(3, 2), (4,)]
-    return [nn.Parameter(torch.randn(s, generator=source).to(dtype)) for s in shapes]
+def gradients(seed: int, scale: float = 1.0) -> list[Tensor]:
+    source = torch.Generator().manual_seed(seed)
+    return [
+        scale * normal(3, 2, seed=source),
+        scale * normal(4, seed=source),
+    ]
+
+
+def parameters() -> list[nn.Parameter]:
+    return [nn.Parameter(start) for start in gradients(0)]
 
 
 def norm(tensors: list[Tensor], p: float) -> float:
@@ -110,8 +118,7 @@ def test_bad_settings_are_refused(setting: dict[str, Any], words: str) -> None:
 
 def test_groups_share_their_inner_steps_and_gradients_are_dense() -> None:
     groups = [{"params": [w], "inner_steps": k} for w, k in zip(parameters(), (1, 2), strict=True)]
-    with pytest.raises(DataError, match="same in all groups"):
-        FrankWolfe(groups, lr=0.1)
+    refuses(DataError, "same in all groups", FrankWolfe, groups, lr=0.1)
     assert not Ball(1.5, 1.0).minimizer([torch.zeros(2, 2)])[0].any()
     table = nn.Embedding(5, 2, sparse=True)
 
@@ -120,16 +127,14 @@ def test_groups_share_their_inner_steps_and_gradients_are_dense() -> None:
         loss.backward()
         return loss
 
-    with pytest.raises(DataError, match="Sparse"):
-        FrankWolfe(table.parameters(), lr=0.1).step(closure)
+    refuses(DataError, "Sparse", FrankWolfe(table.parameters(), lr=0.1).step, closure)
 
 
 def test_bad_gradients_leave_the_weights_alone() -> None:
     weights = parameters()
     before = [w.detach().clone() for w in weights]
     optimizer = FrankWolfe(weights, lr=0.1, inner_steps=4)
-    with pytest.raises(DataError, match="closure"):
-        optimizer.step()
+    refuses(DataError, "closure", optimizer.step)
     plain = quadratic(weights, 1.0, 0)
     for broken_call in (1, 3):
         calls = 0
@@ -143,8 +148,7 @@ def test_bad_gradients_leave_the_weights_alone() -> None:
                 weights[1].grad[0] = math.nan
             return loss
 
-        with pytest.raises(SolverError, match=r"\(4,\)"):
-            optimizer.step(closure)
+        refuses(SolverError, r"\(4,\)", optimizer.step, closure)
         assert all(torch.equal(w, b) for w, b in zip(weights, before, strict=True))
 
     def interrupted() -> Tensor:
@@ -155,14 +159,6 @@ def test_bad_gradients_leave_the_weights_alone() -> None:
     with pytest.raises(KeyboardInterrupt):
         optimizer.step(interrupted)
     assert all(torch.equal(w, b) for w, b in zip(weights, before, strict=True))
-
-
-def gradients(seed: int, scale: float = 1.0) -> list[Tensor]:
-    source = torch.Generator().manual_seed(seed)
-    return [
-        scale * torch.randn(3, 2, generator=source, dtype=torch.float64),
-        scale * torch.randn(4, generator=source, dtype=torch.float64),
-    ]
 
 
 def inner(a: list[Tensor], b: list[Tensor]) -> float:

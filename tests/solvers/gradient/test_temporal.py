@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from benchmarks.papers.networks import CellRecurrence, SequenceModel
 from benchmarks.papers.through_time import temporal_norms
 from liftednet.errors import DataError, SolverError
 from liftednet.solvers.gradient import TemporalParts, TemporalSimplexDescent, simplex_weights
+from tests.models.networks import refuses
 
 
 class TwoLayerCell(nn.Module):
@@ -144,24 +146,20 @@ def test_simplex_weights_are_uniform() -> None:
 def test_bad_input_is_refused_before_any_weight_changes() -> None:
     model, x, y = problem(CELLS[0], 3)
     cell, source = cell_of(model), torch.Generator()
-    for lr, threshold in ((0.0, 1.0), (0.1, -1.0)):
-        with pytest.raises(DataError, match="positive"):
-            TemporalSimplexDescent(
-                model.parameters(), cell, lr, threshold=threshold, generator=source
-            )
-    with pytest.raises(DataError, match="among the parameters"):
-        TemporalSimplexDescent(model.readout.parameters(), cell, 0.1, threshold=1, generator=source)
-    optimizer = TemporalSimplexDescent(model.parameters(), cell, 0.1, threshold=1, generator=source)
-    before = flat([p.detach().clone() for p in model.parameters()])
-    with pytest.raises(DataError, match="closure"):
-        optimizer.step()
-    with pytest.raises(DataError, match="never called"):
-        optimizer.step(lambda: torch.zeros(()))
-    with pytest.raises(SolverError, match="NaN"):
-        optimizer.step(closure_of(model, x * math.nan, y, False))
-    assert torch.equal(before, flat([p.detach() for p in model.parameters()]))
-    with pytest.raises(DataError, match="no parameter"):
-        temporal_norms(nn.Identity(), lambda: torch.zeros(()))
+    descent = partial(TemporalSimplexDescent, threshold=1.0, generator=source)
+    parameters = list(model.parameters())
+    refuses(DataError, "positive", descent, parameters, cell, 0.0)
+    refuses(DataError, "positive", descent, parameters, cell, 0.1, threshold=-1.0)
+    refuses(DataError, "among the parameters", descent, model.readout.parameters(), cell, 0.1)
+    optimizer, before = (
+        descent(parameters, cell, 0.1),
+        flat([p.detach().clone() for p in parameters]),
+    )
+    refuses(DataError, "closure", optimizer.step)
+    refuses(DataError, "never called", optimizer.step, lambda: torch.zeros(()))
+    refuses(SolverError, "NaN", optimizer.step, closure_of(model, x * math.nan, y, False))
+    assert torch.equal(before, flat([p.detach() for p in parameters]))
+    refuses(DataError, "no parameter", temporal_norms, nn.Identity(), lambda: torch.zeros(()))
 
 
 def test_a_recurrence_that_takes_a_sequence_in_one_call_is_refused() -> None:
