@@ -16,6 +16,7 @@ from liftednet.models.data import ArrayBatches
 from liftednet.models.methods import minibatch, step_graphs
 from liftednet.models.methods.minibatch import BatchSteps
 from liftednet.penalties import L1, Nonnegative, RowNorm
+from liftednet.solvers.layer_metric import LayerMetric
 from tests.models.networks import labeled
 from tests.models.test_checkpoints import outcome, resumed
 
@@ -55,6 +56,11 @@ class Last(nn.Module):
         return found
 
 
+def _normalized() -> nn.Module:
+    parts = nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 2)
+    return nn.Sequential(*parts).train()
+
+
 def _dense(*args: Any, **options: Any) -> LiftedMLP:
     return LiftedMLP((4, 8, 6, 3), *args, **options)
 
@@ -70,12 +76,7 @@ NETWORKS = {
     "joint": lambda: (_dense(activations.Sigmoid(), divergence="joint"), X, Y),
     "signs": lambda: (_dense(penalty=Nonnegative(), rho=None), X, Y),
     "sums": lambda: (_dense(penalty=L1(0.1) + RowNorm(0.5), rho=None), X, Y),
-    "convolution": lambda: _lifted(
-        nn.Sequential(
-            nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 2)
-        ).train(),
-        1, 8, 8,
-    ),
+    "convolution": lambda: _lifted(_normalized(), 1, 8, 8),
     "recurrent": lambda: _lifted(Last(), 6, 3),
 }  # fmt: skip
 
@@ -108,6 +109,20 @@ def test_a_replay_is_the_plain_step(name: str, monkeypatch: pytest.MonkeyPatch) 
         torch.testing.assert_close(one, other, rtol=0, atol=0)
     one, other = (x.memory()["statistics"] for x in (steps, plain))
     torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_means_that_meet_are_where_the_weights_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a layer whose inputs nobody looks at, too: on a GPU a sum of two devices fails."""
+    about, seen = LayerMetric.about, []
+
+    def watched(self: LayerMetric, mean: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        seen.append((mean.dtype, weight.dtype))  # they are made in float32, on a CPU
+        return about(self, mean, weight, bias)
+
+    monkeypatch.setattr(LayerMetric, "about", watched)
+    model, x, y = _lifted(_normalized().double(), 1, 8, 8)
+    model.fit(x.double(), y)
+    assert set(seen) == {(torch.float64, torch.float64)}
 
 
 def test_what_cannot_be_recorded_stays_plain_and_is_told_once(
