@@ -24,6 +24,11 @@ def waves(samples=60, inputs=2):
     return X, torch.sin(X[:, :1]) * 5 + noise
 
 
+def hinges(units, rho, method="global", **settings):
+    """Return a network of ReLU for squares."""
+    return LiftedMLP((2, units, 1), ReLU(), SquaredError(), rho=rho, method=method, **settings)
+
+
 def of(loss, y):
     if isinstance(loss, CrossEntropy):
         return (y[:, 0] > 0).long() + (y[:, 0] > 2)
@@ -56,7 +61,7 @@ def test_the_gap_of_a_fit_is_that_of_its_weights(loss, activation, skip):
 )
 def test_a_gap_that_is_not_proven_is_told(units, method, said, tmp_path):
     X, y = waves(30)
-    model = LiftedMLP((2, units, 1), ReLU(), SquaredError(), rho=0.01, method=method)
+    model = hinges(units, 0.01, method)
     with pytest.warns(FitWarning, match=said):
         model.fit(X, y, checkpoint=tmp_path / "fit")
     assert trace_of(model).ending is Ending.BUDGET
@@ -68,10 +73,10 @@ def test_a_gap_that_is_not_proven_is_told(units, method, said, tmp_path):
 
 def test_no_training_falls_below_the_bound():
     X, y = waves(40)
-    best = LiftedMLP((2, 60, 1), ReLU(), SquaredError(), rho=0.05, method="global").fit(X, y)
+    best = hinges(60, 0.05).fit(X, y)
     bound = global_gap(best, X, y).bound
     for method in (GaussNewton(10), "minibatch"):
-        other = LiftedMLP((2, 60, 1), ReLU(), SquaredError(), rho=0.05, method=method).fit(X, y)
+        other = hinges(60, 0.05, method).fit(X, y)
         found = global_gap(other, X, y)
         assert bound <= best.objective() <= found.objective * (1 + 1e-4)
         assert found.bound <= best.objective() and found.best <= best.objective() * (1 + 2e-4)
@@ -113,7 +118,7 @@ def test_no_constant_is_below_the_bound_of_a_robust_loss(weighted, generator):
 
 def test_a_unit_is_added_on_the_scale_of_raw_data():
     X, y = waves(30)
-    model = LiftedMLP((2, 1, 1), ReLU(), SquaredError(), rho=0.1, method="gauss-newton")
+    model = hinges(1, 0.1, "gauss-newton")
     found = global_gap(model.fit(X, y), X, y)
     wider = add_unit(model, found)
     new = global_gap(wider.fit(X, y) if wider.warm_start else wider, X, y)
@@ -123,14 +128,14 @@ def test_a_unit_is_added_on_the_scale_of_raw_data():
 
 def test_a_fit_goes_on_from_its_checkpoint_to_the_same_bits(tmp_path):
     X, y = waves(50)
-    whole = LiftedMLP((2, 40, 1), ReLU(), SquaredError(), rho=0.1, method="global").fit(X, y)
+    whole = hinges(40, 0.1).fit(X, y)
     file = Checkpoint(tmp_path / "fit", seconds=0.0)
 
     def stop(step):
         if step.number == 3:
             raise KeyboardInterrupt
 
-    model = LiftedMLP((2, 40, 1), ReLU(), SquaredError(), rho=0.1, method="global")
+    model = hinges(40, 0.1)
     model.fit(X, y, checkpoint=file, on_step=stop)
     model.fit(X, y, checkpoint=file, resume=True)
     assert same_bits(whole.weights, model.weights)
@@ -189,20 +194,14 @@ def units(model):
 def test_a_path_begins_where_a_unit_does_and_each_step_is_the_fit_at_its_rho(skip):
     X, y = waves(30)
     rho = (0.4, 0.1, 0.2)[: 2 + skip]
-    model = LiftedMLP(
-        (2, 40, 1), ReLU(), SquaredError(), rho=rho, skip=skip, method=Global(1e-6),
-        dtype=torch.float64,
-    ).fit(X, y)  # fmt: skip
+    model = hinges(40, rho, Global(1e-6), skip=skip, dtype=torch.float64).fit(X, y)
     path = global_path(model, smallest=0.05, number=4, gap=1e-6)
     largest = path[0].rho ** (4 / 3) / path[-1].rho ** (1 / 3)
     assert path[-1].rho == pytest.approx(0.05) and path[0].rho < largest
     assert [step.width for step in path] == sorted(step.width for step in path)
     for pull, width in ((1.001 * largest, 0), (0.99 * largest, 1), (path[1].rho, None)):
         factors = (2 * pull, pull / 2, 0.2)[: 2 + skip]
-        alone = LiftedMLP(
-            (2, 40, 1), ReLU(), SquaredError(), rho=factors, skip=skip, method=Global(1e-6),
-            dtype=torch.float64,
-        ).fit(X, y)  # fmt: skip
+        alone = hinges(40, factors, Global(1e-6), skip=skip, dtype=torch.float64).fit(X, y)
         assert width is None or width == units(alone)  # of others its objective does not tell it
     assert path[1].width == units(path[1].model)
     assert path[1].objective == pytest.approx(alone.objective(), rel=1e-5)
@@ -219,10 +218,7 @@ def test_error_bars_of_an_optimum_are_those_of_its_units_alone(skip):
     y = y + 0.1 * torch.randn(8, 1, generator=torch.Generator().manual_seed(0), dtype=y.dtype)
     found = []
     for units in (8, 12):
-        model = LiftedMLP(
-            (2, units, 1), ReLU(), SquaredError(), rho=0.3, skip=skip, method=Global(2e-9),
-            dtype=torch.float64,
-        ).fit(X, y)  # fmt: skip
+        model = hinges(units, 0.3, Global(2e-9), skip=skip, dtype=torch.float64).fit(X, y)
         # Kinks lie in rows: rounding has no say in which side of them these are on.
         hidden = model.weights[0]
         assert float(hidden.apply(X)[:, hidden.matrix.norm(dim=0) > 0].abs().min()) > 1e-15

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -291,8 +294,6 @@ def test_started_by_torchrun_without_a_group_is_refused(monkeypatch: pytest.Monk
 
 
 def _elsewhere(rank: int) -> str:
-    from unittest.mock import patch
-
     x, y = _rows(20)
     with patch("torch.distributed.distributed_c10d.get_backend_config", return_value="cuda:nccl"):
         return _refusal(lambda: LiftedMLP((6, 4, 3)).fit(x, y))
@@ -307,9 +308,6 @@ def test_a_backend_that_does_not_serve_the_device_is_refused() -> None:
 
 def _kept(rank: int, path: str, method: Any, stop: int | None, resume: bool) -> Found | None:
     """Train with a checkpoint, stopped by SIGTERM to one process at a step where that is asked."""
-    import os
-    import signal
-
     x, y = _rows(40)
     rows = shard(len(x))
     model = LiftedMLP((6, 4, 3), method=method, seed=2)
@@ -345,8 +343,6 @@ def test_a_checkpoint_goes_on_with_any_number_of_processes(
 
 
 def _dying(rank: int) -> tuple[str, int]:
-    import os
-
     x, y = _rows()
     rows = shard(len(x))
     model = LiftedMLP((6, 4, 3), method=FullBatch(50, tolerance=1e-12))

@@ -60,8 +60,8 @@ def test_a_builder_and_a_graph_train_the_same(name: str, method: Any) -> None:
 def test_a_shape_is_a_setting_of_chains(how: dict[str, Any]) -> None:
     graph = BY_NAME["without a bias"]
     sizes, loss = (4, 5, 2), SquaredError()
-    built = LiftedMLP(sizes, loss=loss, **how)
-    declared = Lifted(LiftedMLP(sizes, loss=loss).network, **how)
+    built = LiftedMLP(sizes, loss=loss, max_iter=5, **how)
+    declared = Lifted(LiftedMLP(sizes, loss=loss).network, max_iter=5, **how)
     assert same_bits(*(one.fit(graph.x, graph.y).weights for one in (built, declared)))
     with pytest.raises(DeclarationError, match="another graph"):
         Lifted(BY_NAME["two of each"].network(), **how)

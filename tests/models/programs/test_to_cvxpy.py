@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import cvxpy as cp
@@ -155,10 +154,9 @@ def test_relaxations_hold_the_network_itself(activation) -> None:
         assert (low <= wanted).all() and (wanted <= high).all()
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_an_estimator_takes_and_gives_units_of_the_data() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = LiftedRegressor((8,), max_iter=20, random_state=0).fit(X, 1000 * Y + 5000)
+    model = LiftedRegressor((8,), max_iter=20, random_state=0).fit(X, 1000 * Y + 5000)
     x: Any = cp.Variable(2)
     found = to_cvxpy(model, x, box=(X.min(0), X.max(0)), mixed_integer=True)
     value = solved(cp.Maximize(found.output[0]), found)
