@@ -17,7 +17,16 @@ from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import pyplot
 
 from .bounds.intervals import Bent, Largest, steepest
-from .bounds.reading import Array, Found, Subject, apart, require_box, subject_of, walked
+from .bounds.reading import (
+    Array,
+    Found,
+    Subject,
+    apart,
+    following_batches,
+    require_box,
+    subject_of,
+    walked,
+)
 from .bounds.refutation import refute
 from .programs.composition import read, readable
 from .programs.halving import kinked
@@ -199,7 +208,8 @@ def certify(
     Args:
         model: a fitted lifted model or estimator, of which the output of `forward` is meant (export
             it with logits=True for the last pre-activation); or a torch.nn.Module, which is taken
-            as it runs in eval mode.
+            as it runs in eval mode, but for batch normalizations in train mode, of which nothing
+            is certain.
         example: some inputs of a torch network, such as X[:2], a tuple of several; not needed where
             the first module with weights is a torch.nn.Linear. Only shapes and types are taken of
             it, and points at which the certificate is tried.
@@ -239,6 +249,11 @@ def certify(
         first = walked(network, subject, ends, *_WALKS[0], _closer(first, ends))
         found = _certificate(first)
     if exact:
+        if following_batches(network):
+            raise DeclarationError(
+                "a batch normalization is in train mode, where answers depend on other rows, and "
+                "nothing is exact: call eval() on the network."
+            )
         found = _exact(model, found, ends, example, seconds)
     whole = None if ends is None else torch.from_numpy(np.stack(ends))
     unknown = found.unknown + subject.unknown

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from liftednet import processes
 from liftednet.errors import DataError
-from liftednet.layers.expression import TIME, Input, value_of
+from liftednet.layers.expression import SAMPLE_WEIGHTS, TIME, Input, value_of
 from liftednet.losses import OutputLoss
 from liftednet.network import State, Term, ends_of
 from liftednet.samples import spread
@@ -31,6 +31,7 @@ _FAR = 1e3  # ratio of scales that descent on raw data does not take
 _OUTLYING = 10.0  # times as far as all others of its feature, which look alike beside it
 _FEW = 0.1  # of a feature's entries that are not its median: more are a group of their own
 _LOOKED = 5_000  # rows in which entries far from all others are looked for
+_COPIES = 1.2  # samples for each that is different, which coincidences hardly make
 _CENTERED = 500  # of them, whose median is the center: it takes longer than all the rest
 
 
@@ -83,6 +84,25 @@ def judge_targets(structure: Structure, data: Data) -> None:
                 "of predictions in that type are infinite or nan. Divide y by its scale, or give X "
                 "in float64."
             )
+
+
+def judge_copies(data: Data) -> None:
+    """Warn where samples are copies, or weigh more, and the evidence takes all as independent.
+
+    Where no column has many different entries, samples alike are as independent as any.
+    """
+    many, different = TIME in data.values, data
+    if not many:
+        different = data.merged()
+        columns = [x for n, v in different.values.items() if n is not SAMPLE_WEIGHTS
+                   for x in v.flatten(1).T]  # fmt: skip
+        many = max(len(column.unique()) for column in columns) > len(different) / 2
+    if many and data.mass > _COPIES * len(different):
+        processes.warn(
+            f"{len(different):,} different samples count as {data.mass:.0f}, by weights or as "
+            "copies of each other: the evidence takes all as independent, the fit follows their "
+            "noise, and error bars are too narrow. Give each once, with weights whose mean is 1."
+        )
 
 
 def is_useless(structure: Structure, data: Data, passed: Values) -> bool:

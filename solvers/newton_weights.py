@@ -111,7 +111,7 @@ class _Standing:
         """Return -(J + mu I)^-1 F, with J = I - P (I - H / s) and P the slope of the prox."""
         problem, size = self.problem, self.value.numel()
         slope = torch.func.jacfwd(lambda y: proximal(problem, y, 1 / self.smoothness))(self.begin)
-        slope = slope.reshape(size, size)
+        slope = slope.nan_to_num(0.0).reshape(size, size)  # 0 / 0 where singular values are alike
         curved = problem.lam * problem.hessian(problem.outputs(self.value))
         identity = torch.eye(size, dtype=self.value.dtype, device=self.value.device)
         system = (1 + mu) * identity - slope @ (identity - curved / self.smoothness)

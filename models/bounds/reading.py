@@ -237,6 +237,11 @@ def unrolled(network: nn.Module) -> nn.Module:
     return network
 
 
+def following_batches(network: nn.Module) -> list[nn.Module]:
+    """Return the normalizations in train mode, by which an answer depends on other rows."""
+    return [x for x in network.modules() if isinstance(x, _BatchNorm) and x.training]
+
+
 def apart(network: nn.Module) -> nn.Module:
     """Return a copy in eval mode, on the CPU; what follows batches in train mode stays so."""
     made = [x for own in network.modules() for x in vars(own).values() if isinstance(x, Tensor)]
@@ -248,7 +253,7 @@ def apart(network: nn.Module) -> nn.Module:
             f"{type(network).__name__} cannot be copied ({error}), and nothing is changed of what "
             "is given."
         ) from error
-    following = [x for x in copied.modules() if isinstance(x, _BatchNorm) and x.training]
+    following = following_batches(copied)
     copied.eval()
     for module in following:
         module.training = True

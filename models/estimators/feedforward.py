@@ -46,6 +46,7 @@ from .input import (
     by_name,
     columns,
     numbered,
+    plain,
     refusals,
     refuse_dates,
 )
@@ -241,7 +242,7 @@ class _Feedforward(Estimator):
             DataError: they are not, or are not finite; a TypeError, too, where there are no
                 numbers.
         """
-        numeric = isinstance(self, RegressorMixin)
+        numeric, X, y = isinstance(self, RegressorMixin), plain(X), plain(y)
         refuse_dates(X, y, numeric)
         if reset:
             self._kinds = Kinds.of(X)
@@ -263,6 +264,7 @@ class _Feedforward(Estimator):
             NotFittedError: nothing has been fitted.
         """
         model_of(self)
+        X = plain(X)
         with refusals(X=partial(self._of_numbers, X)):
             if self._kinds is None:
                 found: Rows = validate_data(self, X, reset=False, **self._checks)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array
+from torch import Tensor
 
 from liftednet.errors import DataError, LiftedError
 
@@ -179,6 +180,11 @@ def refuse_dates(X: Any, y: Any, regression: bool) -> None:
         raise DataTypeError(f"y holds dates ({y.dtype}); give numbers, such as days since a first.")
 
 
+def plain(values: Any) -> Any:
+    """Return a tensor as an array, whatever its device and gradients; others as they are."""
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+
+
 def numbers(name: str, values: ArrayLike) -> Rows:
     """Return an array of finite numbers, float64.
 
@@ -187,7 +193,7 @@ def numbers(name: str, values: ArrayLike) -> Rows:
     """
     with refusals(**{name: values}):
         found: Rows = check_array(
-            np.asarray(values), dtype=np.float64, ensure_2d=False, force_writeable=True,
+            np.asarray(plain(values)), dtype=np.float64, ensure_2d=False, force_writeable=True,
             input_name=name,
         )  # fmt: skip
     return found

@@ -19,7 +19,7 @@ from liftednet.validation import model_of
 from ..builders import LiftedRNN
 from ..lifted import Lifted
 from .base import Classifying, Constraints, Estimator, documented
-from .input import FLOATS, Rows, numbered, refusals
+from .input import FLOATS, Rows, numbered, plain, refusals
 
 __all__ = ["LiftedSequenceClassifier"]
 
@@ -93,14 +93,14 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
             SolverError: the training failed.
         """
         X = self._checked_sequences(X)
-        labels = np.asarray(y)
+        labels = np.asarray(plain(y))
         if labels.ndim not in (1, 2) or labels.shape != X.shape[: labels.ndim]:
             raise DataError(
                 f"y must have a label for each of {len(X)} sequences, or for each of their "
                 f"{X.shape[1]} steps; got shape {labels.shape}."
             )
         self.n_features_in_ = X.shape[2]
-        lengths = None if lengths is None else np.asarray(lengths)
+        lengths = None if lengths is None else np.asarray(plain(lengths))
         valid = np.ones(labels.shape, dtype=bool)
         if labels.ndim == 2 and lengths is not None and lengths.shape == labels.shape[:1]:
             valid = np.arange(X.shape[1]) < lengths[:, None]
@@ -133,7 +133,7 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
                 f"X has {X.shape[2]} features, but {type(self).__name__} is expecting "
                 f"{self.n_features_in_} features as input."
             )
-        return self._forward(X, None if lengths is None else np.asarray(lengths))
+        return self._forward(X, None if lengths is None else np.asarray(plain(lengths)))
 
     def predict(self, X: Any, lengths: ArrayLike | None = None) -> Rows:
         """Return labels, (samples,), or (samples, steps) where every step has one."""
@@ -167,10 +167,12 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
                 "sequences of different lengths are given as one array (samples, steps, features), "
                 "padded at their ends, and as lengths=."
             )
-        with refusals():
+        X = plain(X)
+        with refusals(X=X):
             found: Rows = check_array(
-                X, dtype=FLOATS, ensure_2d=False, allow_nd=True, force_writeable=True
-            )
+                X, dtype=FLOATS, ensure_2d=False, allow_nd=True, force_writeable=True,
+                input_name="X",
+            )  # fmt: skip
         if found.ndim != 3:
             raise DataError(
                 f"X must be (samples, steps, features), got shape {found.shape}: write "

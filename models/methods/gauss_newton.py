@@ -33,6 +33,7 @@ from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.validation import require_count, require_flag, require_positive
 
 from ..block import Blocks, Structure
+from ..diagnosis import judge_copies
 from ..forward_pass import Values
 from ..trace import Ending, Memory, Problem, Step, Steps
 
@@ -168,6 +169,8 @@ class GaussNewton:
             blocks.recall(memory["blocks"])
         if self.evidence:
             blocks.structure = _all_pulled(blocks.structure)
+            if not memory and problem.seen is not None:  # a trial of starts has none
+                judge_copies(problem.seen)
         forward, number = forward_of(blocks), memory.get("number", 0)
         first = [layer.stacked().double().flatten() for layer in blocks.weights]
         point, objective = memory.get("point", torch.cat(first)), memory.get("objective")
