@@ -13,11 +13,12 @@ from torch import nn
 from liftednet import LiftedRegressor, Network, certify, to_torch
 from liftednet.activations import ELU, LeakyReLU, ReLU, Sigmoid, Softplus, Tanh
 from liftednet.constraints import Bounds, Constraint, Linear
-from liftednet.errors import DataError, NotFittedError
+from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.layers import concatenate, convolution, dense
 from liftednet.losses import CrossEntropy, SquaredError
 from liftednet.models import Lifted, LiftedMLP, Minibatch
 from liftednet.problems import Weights
+from tests.models.networks import refuses
 
 X = torch.rand(240, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1, 10, 100.0])
 Y = (X[:, :1] * X[:, 1:2]).sqrt() - X[:, 2:] / 50
@@ -241,6 +242,7 @@ def test_a_normalization_is_certified_where_its_statistics_are_given() -> None:
     torch.testing.assert_close(facts.lowest, slopes.double(), rtol=1e-6, atol=0)
     torch.testing.assert_close(facts.highest, slopes.double(), rtol=1e-6, atol=0)
     assert certify(network.train()).lipschitz == math.inf  # those of a batch
+    refuses(DeclarationError, r"call eval\(\)", certify, network, box=(-1, 1), exact=True)
 
 
 def test_nothing_is_claimed_of_rows_with_holes() -> None:

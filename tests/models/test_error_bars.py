@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,13 @@ from torch.func import functional_call, jacrev
 
 from liftednet import LiftedClassifier, LiftedRegressor, Network, lift, load, posterior, save
 from liftednet.activations import Tanh
-from liftednet.errors import DataError, DeclarationError, NotFittedError, SolverError
+from liftednet.errors import (
+    DataError,
+    DeclarationError,
+    FitWarning,
+    NotFittedError,
+    SolverError,
+)
 from liftednet.layers import dense
 from liftednet.losses import SquaredError
 from liftednet.models import GaussNewton, Lifted, LiftedMLP, LiftedRNN, error_bars
@@ -95,6 +102,21 @@ def test_error_bars_are_in_units_of_y() -> None:
     assert scaled.log_evidence_ == pytest.approx(plain.log_evidence_ - 80 * math.log(1000))
     left = posterior(scaled).leave_one_out()
     torch.testing.assert_close(left, 1000 * posterior(plain).leave_one_out(), rtol=1e-3, atol=1e-2)
+
+
+def test_copies_and_large_weights_are_told_where_chance_does_not_make_them(draw) -> None:
+    X, discrete = draw.normal(size=(40, 2)), draw.integers(0, 2, (40, 3)).astype(float)
+    y = X.sum(1) + draw.normal(size=40)
+    few: dict[str, Any] = {"max_iter": 2, "random_state": 0}
+    heavy: dict[str, Any] = {"sample_weight": np.full(40, 1.5)}
+    for rows, answers, options in ((np.repeat(X, 2, 0), np.repeat(y, 2), {}), (X, y, heavy)):
+        with pytest.warns(FitWarning, match="40 different samples count as (80|60)"):
+            LiftedRegressor(**few).fit(rows, answers, **options)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*different samples count")
+        LiftedRegressor(**few).fit(X, y, sample_weight=draw.uniform(0.8, 1.2, 40))
+        LiftedClassifier(**few).fit(discrete, draw.integers(0, 2, 40))
+        LiftedRegressor((4,), rho=0.1, **few).fit(np.repeat(X, 2, 0), np.repeat(y, 2))
 
 
 def test_two_outputs_have_a_noise_each() -> None:

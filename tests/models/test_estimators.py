@@ -212,6 +212,18 @@ def test_sequences_that_cannot_be_used_are_refused(x, y, message):
     refuses(DataError, message, lambda: clone(RECURRENT).fit(x, y))
 
 
+def test_tensors_are_taken_as_arrays_whether_or_not_they_have_gradients() -> None:
+    rows, y = torch.tensor(X[:40, :2], requires_grad=True), torch.arange(40) % 2
+    weights = rows[:, 0] ** 2 + 1
+    sequences: Any = LiftedSequenceClassifier((3,), max_iter=2, random_state=0)
+    models: Any = (LiftedClassifier(**QUICK, max_iter=3), rows), (sequences, rows[:, :, None])
+    for model, given in models:
+        found = clone(model).fit(given, y, sample_weight=weights).predict_proba(given)
+        plain = given.detach().numpy()
+        wanted = clone(model).fit(plain, y.numpy(), sample_weight=weights.detach().numpy())
+        assert (found == wanted.predict_proba(plain)).all()
+
+
 def test_errors_are_those_of_both_libraries():
     with pytest.raises(NotFittedInSklearn):
         LiftedMLP((4, 3)).predict(torch.from_numpy(X))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -156,6 +157,15 @@ def test_a_block_of_weights_under_several_penalties_is_what_the_weight_fit_is():
     assert solution.objective == pytest.approx(expected.require_solved().objective, rel=1e-7)
     less = replace(solution.value, matrix=0.9 * solution.value.matrix)
     assert block.measure(less).residual > 1e-6
+
+
+def test_equal_singular_values_have_no_derivative_and_are_passed() -> None:
+    """Newton's steps took one there, 0 / 0, of a column that the bias has all of."""
+    target = torch.tensor([[-1.0, -1.0, 1.0], [-1.0, -1.0, 1.0]], dtype=torch.float64)
+    penalty = SquaredFrobenius(1e-6) + SpectralNorm(1.0)
+    design = Design(torch.full((2, 1), 3.0, dtype=torch.float64))
+    fit = WeightFit(tight(activations.Tanh()), design, target, penalty)
+    assert math.isfinite(solve(fit).objective)
 
 
 SQUARED = joint(activations.Identity())
