@@ -31,6 +31,7 @@ _FAR = 1e3  # ratio of scales that descent on raw data does not take
 _OUTLYING = 10.0  # times as far as all others of its feature, which look alike beside it
 _FEW = 0.1  # of a feature's entries that are not its median: more are a group of their own
 _LOOKED = 5_000  # rows in which entries far from all others are looked for
+_KINDS = 20  # entries of a column that are many
 _COPIES = 1.2  # samples for each that is different, which coincidences hardly make
 _CENTERED = 500  # of them, whose median is the center: it takes longer than all the rest
 
@@ -96,7 +97,8 @@ def judge_copies(data: Data) -> None:
         different = data.merged()
         columns = [x for n, v in different.values.items() if n is not SAMPLE_WEIGHTS
                    for x in v.flatten(1).T]  # fmt: skip
-        many = max(len(column.unique()) for column in columns) > len(different) / 2
+        entries = max(len(column.unique()) for column in columns)
+        many = entries > max(_KINDS, len(different) / 2)
     if many and data.mass > _COPIES * len(different):
         processes.warn(
             f"{len(different):,} different samples count as {data.mass:.0f}, by weights or as "

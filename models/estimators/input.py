@@ -181,8 +181,14 @@ def refuse_dates(X: Any, y: Any, regression: bool) -> None:
 
 
 def plain(values: Any) -> Any:
-    """Return a tensor as an array, whatever its device and gradients; others as they are."""
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+    """Return a tensor as an array, whatever its device and gradients; others as they are.
+
+    Floats become float64, in which they are fitted, as `check_array` of tensors has it.
+    """
+    if not isinstance(values, Tensor):
+        return values
+    found = values.detach().cpu()
+    return (found.double() if found.is_floating_point() else found).numpy()
 
 
 def numbers(name: str, values: ArrayLike) -> Rows:
