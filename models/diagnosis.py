@@ -92,14 +92,13 @@ def judge_copies(data: Data) -> None:
 
     Where no column has many different entries, samples alike are as independent as any.
     """
-    many, different = TIME in data.values, data
-    if not many:
-        different = data.merged()
-        columns = [x for n, v in different.values.items() if n is not SAMPLE_WEIGHTS
-                   for x in v.flatten(1).T]  # fmt: skip
-        entries = max(len(column.unique()) for column in columns)
-        many = entries > max(_KINDS, len(different) / 2)
-    if many and data.mass > _COPIES * len(different):
+    over_time = TIME in data.values
+    different = data if over_time else data.merged()
+    if data.mass <= _COPIES * len(different):
+        return
+    values = (x for n, x in different.values.items() if n is not SAMPLE_WEIGHTS)
+    most = max(_KINDS, len(different) / 2)
+    if over_time or any(len(c.unique()) > most for x in values for c in x.flatten(1).T):
         processes.warn(
             f"{len(different):,} different samples count as {data.mass:.0f}, by weights or as "
             "copies of each other: the evidence takes all as independent, the fit follows their "
