@@ -1,6 +1,8 @@
 # Every command makes .venv and installs into it first, when that has not been done.
 PYTHON ?= python3
-# Of 17,000 files that are installed a quarter is ever imported: Python compiles these when they are.
+# Of 17,000 files that are installed a quarter is ever imported: Python compiles these when they are,
+# and keeps what it compiles, whatever the environment says: else every process imports for seconds.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 BIN := .venv/bin
 EXTRAS ?= test
