@@ -56,7 +56,7 @@ _MOST = 32  # columns of all links, whose products are as many as half their squ
 _NEWTON = "newton_rows.newton_rows", "measure_rows.of_states"
 # of CompiledDescent
 _UNITS = 500  # whose matrix in float32 a core's own cache holds
-_FEW = 12  # units, of which samples are not worth trying sweeps on
+_FEW = 12  # units, of which samples are not worth trying sweeps on, and all sets have an inverse
 _PROBED, _SWEPT = 4, 16  # samples that tell what the others will take
 _SWEEPS = 1_000  # of a sample at most
 _SLOW = 8.0  # times units x columns x log of the condition: beyond it others are faster, measured
@@ -64,7 +64,9 @@ _PATIENCE = 3.0  # times that, once it has begun
 _CALLED = 2e7  # operations of descent in the time that others take to begin
 _SWEEP = 5.0  # operations of sample after sample in the time of one of sixteen together, measured
 _DESCENT = Loops(
-    ("descent_rows.descend", "descent_rows.sweep", "descent_rows.panelled", _NEWTON[1]), "sweeps"
+    tuple(f"descent_rows.{x}" for x in ("descend", "sweep", "panelled"))
+    + ("pivot_rows.inverses", "pivot_rows.pivot", _NEWTON[1]),
+    "sweeps",
 )
 # of CompiledSimplex
 _SIMPLEX = "simplex_rows.simplex_rows", "measure_rows.of_simplex"
@@ -242,6 +244,14 @@ class SharedHessian(OfLinks):
         return found
 
     @cached_property
+    def inverses(self) -> Array:
+        """Those of I + H for every set of free units."""
+        from .pivot_rows import inverses
+
+        found: Array = inverses(np.eye(len(self.hessian)) + self.hessian)
+        return found
+
+    @cached_property
     def work(self) -> float:
         """Operations of a sample beyond which others are faster."""
         steepest = float(np.linalg.norm(self.hessian))
@@ -312,6 +322,7 @@ class CompiledDescent(_OnRamps[SharedHessian]):
     ) -> Tensor | None:
         """Return the states, or None where that takes more than it does others."""
         from .descent_rows import descend, sweep
+        from .pivot_rows import pivot
 
         line = ramp(problem.divergence.activation)
         assert line is not None  # asked for by obstacle
@@ -327,6 +338,10 @@ class CompiledDescent(_OnRamps[SharedHessian]):
             right, goal, z = begun(part)
             used: float = descend(shared.hessian, right, rest, goal, budget * len(z), z)
             return used / len(z), z
+
+        def by_sets(part: slice, _: None) -> tuple[float, Array]:
+            right, _, z = begun(part)
+            return pivot(shared.inverses, right, z), z
 
         def together(part: slice, most: int) -> tuple[int, Array]:
             right, goal, z = begun(part)
@@ -344,7 +359,12 @@ class CompiledDescent(_OnRamps[SharedHessian]):
 
             return value if all(in_threads(work, *value.shape)) else None
 
-        if problem.samples <= _SWEPT or problem.units <= _FEW:
+        few = problem.units <= _FEW
+        if few and problem.samples >= 1 << problem.units and line == (1.0, 0.0, math.inf):
+            found = all_by(by_sets, None)
+            if found is not None:
+                return found
+        if few or problem.samples <= _SWEPT:
             return all_by(alone, max(_PATIENCE * shared.work, _CALLED / problem.samples))
         used, _ = alone(_some(problem, _PROBED), shared.work)
         most = int(min(_SWEEP * min(used, shared.work) / problem.units**2, _SWEEPS))
@@ -632,8 +652,10 @@ def of_entries(*_: Any) -> None:
 def sweeps(*_: Any) -> None:
     """Call the loops of state fits by descent."""
     from .descent_rows import panelled, sweep
+    from .pivot_rows import inverses, pivot
 
     of_entries()
+    pivot(inverses(np.ones((1, 1))), np.ones((1, 1)), np.ones((1, 1)))
     one, line = np.ones((1, 1)), Ramp(*map(np.float64, (1.0, 0.0, math.inf)))
     sweep(one, panelled(one), one, line, 1.0, 1, one)
     CompiledDescent().measured(_below("float64", 1), torch.ones(1, 1, dtype=torch.float64))

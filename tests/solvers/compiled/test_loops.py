@@ -28,7 +28,7 @@ from liftednet.models import GaussNewton, LiftedRNN
 from liftednet.penalties import L1, GroupLasso
 from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit
 from liftednet.solvers import choose, solve
-from liftednet.solvers.compiled import loops, recurrent_rows, solvers
+from liftednet.solvers.compiled import loops, pivot_rows, recurrent_rows, solvers
 from liftednet.solvers.compiled.lanes import LANES, compiled, filled
 from liftednet.solvers.compiled.loops import ramp
 from liftednet.solvers.compiled.solvers import (
@@ -193,6 +193,22 @@ def test_sweeps_over_sixteen_samples_at_once_reach_what_the_dual_does(activation
         assert torch.allclose(torch.from_numpy(z), dual, atol=1e-6)
         assert problem.measure(torch.from_numpy(z)).residual <= 1e-9
         assert math.isinf(sweep(*parts, 1, start.numpy().copy()))
+
+
+@pytest.mark.parametrize("together", [16, 0])
+def test_inverses_of_all_sets_lead_from_any_start_to_the_nonnegative_states(
+    together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All units that contradict a set change at once, or one alone, which always ends."""
+    monkeypatch.setattr(pivot_rows, "_TOGETHER", together)
+    root, right = normal(7, 7).numpy(), 3 * normal(40, 7, seed=1).numpy()
+    table = pivot_rows.inverses(root @ root.T)
+    wanted = np.array([nnls(root.T, np.linalg.solve(root, b))[0] for b in right])
+    for start in (np.zeros((40, 7)), np.ones((40, 7)), wanted):
+        z = start.copy()
+        assert 0 < pivot_rows.pivot.py_func(table, right, z) < 100
+        assert z == pytest.approx(wanted, rel=1e-7, abs=1e-9)
+    assert math.isinf(pivot_rows.pivot.py_func(table * math.nan, right, z))
 
 
 def _wide(shift: float, spread: float, units: int = 60) -> StateFit:
