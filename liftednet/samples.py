@@ -396,6 +396,11 @@ class Design:
         return squared_norm_of(torch.cat([rows.clone() for _, rows in self.rows()]))
 
     @cached_property
+    def steepest(self) -> float:
+        """No less than the largest eigenvalue of the Gram matrix, found by one look at that."""
+        return self.squared_norm if self.wide else float(self.gram.abs().sum(0).max())
+
+    @cached_property
     def squares(self) -> Tensor:
         """The diagonal of the Gram matrix, the square of the length of every column."""
         if "gram" in self.__dict__:

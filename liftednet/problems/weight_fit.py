@@ -279,7 +279,7 @@ class WeightFit(Fit[Weights]):
         else:
             # A step of 1 / s may be lost in the rounding of W: then one of 1e-8 of W tells.
             seen = float(slope.abs().max() / (_EPS**0.5 * weight.abs().max()).clamp(min=_TINY))
-            steep = min(self.smoothness or 1.0, seen or 1.0)
+            steep = min(self._smoothest or 1.0, seen or 1.0)
             point = penalty.prox(weight - slope / steep, 1 / steep)
             off[:rows], free[:rows] = steep * (weight - point), point != 0
         reach = min(penalty.reach, _FAR)
@@ -399,9 +399,14 @@ class WeightFit(Fit[Weights]):
 
     def _judged(self, weight: Tensor, gradient: Tensor) -> Judgement:
         """Return how far W is from stationary, and its duality gap."""
-        smoothness = 1.0 if self.penalty.smooth else self.smoothness
-        assert smoothness is not None  # measured only for smooth divergences
+        smoothness = 1.0 if self.penalty.smooth else self._smoothest
         return self.penalty.judged(weight, gradient[: len(weight)], smoothness)
+
+    @property
+    def _smoothest(self) -> float:
+        """No less than `smoothness`, which takes longer: shorter steps judge no less strictly."""
+        assert self.divergence.smoothness is not None  # measured only for smooth divergences
+        return self.lam * self.divergence.smoothness * self.design.centered.steepest
 
     def _quadratic(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
         """Return sum R(u) - <u, V> and X'grad R(u) from sums over samples alone."""
