@@ -63,11 +63,11 @@ _SLOW = 8.0  # times units x columns x log of the condition: beyond it others ar
 _PATIENCE = 3.0  # times that, once it has begun
 _CALLED = 2e7  # operations of descent in the time that others take to begin
 _SWEEP = 5.0  # operations of sample after sample in the time of one of sixteen together, measured
-_DESCENT = Loops(
-    tuple(f"descent_rows.{x}" for x in ("descend", "sweep", "panelled"))
-    + ("pivot_rows.inverses", "pivot_rows.pivot", _NEWTON[1]),
-    "sweeps",
-)
+_BY_DESCENT = (
+    "descent_rows.descend", "descent_rows.sweep", "descent_rows.panelled", "pivot_rows.inverses",
+    "pivot_rows.pivot",
+)  # fmt: skip
+_DESCENT = Loops((*_BY_DESCENT, _NEWTON[1]), "sweeps")
 # of CompiledSimplex
 _SIMPLEX = "simplex_rows.simplex_rows", "measure_rows.of_simplex"
 # of CoordinateDescent
