@@ -341,7 +341,8 @@ class CompiledDescent(_OnRamps[SharedHessian]):
 
         def by_sets(part: slice, _: None) -> tuple[float, Array]:
             right, _, z = begun(part)
-            return pivot(shared.inverses, right, z), z
+            most: float = pivot(shared.inverses, right, z)
+            return most, z
 
         def together(part: slice, most: int) -> tuple[int, Array]:
             right, goal, z = begun(part)
