@@ -177,8 +177,8 @@ class CompiledNewton(_OnRamps[SharedMap]):
         return None
 
     def _asks(self, problem: StateFit) -> tuple[Loops, int] | None:
-        """Return the loop where columns are fewer than units."""
-        if columns_above(problem) >= problem.units:
+        """Return the loop where columns are fewer than units, and sets of these are many."""
+        if columns_above(problem) >= problem.units or _has_few_sets(problem):
             return None
         u, links = problem.pre_activation, len(problem.links)
         return Loops(_NEWTON, "below_links", u.dtype, links), u.numel()
@@ -288,7 +288,8 @@ class CompiledDescent(_OnRamps[SharedHessian]):
     def _asks(self, problem: StateFit) -> tuple[Loops, int] | None:
         """Return the loops where the units' matrix stays in a cache."""
         of_newton = columns_above(problem) < min(problem.units, _MOST + 1)
-        entries = 0 if of_newton else problem.pre_activation.numel()
+        theirs = of_newton and not _has_few_sets(problem)
+        entries = 0 if theirs else problem.pre_activation.numel()
         return (_DESCENT, entries) if problem.units <= _UNITS else None
 
     def prepare(self, problem: StateFit, previous: SharedHessian | None = None) -> SharedHessian:
@@ -329,18 +330,22 @@ class CompiledDescent(_OnRamps[SharedHessian]):
         rest = rest_of(line, problem.units)
         value = problem.pre_activation.new_empty(problem.samples, problem.units)
 
+        def begin(part: slice, right: Tensor) -> tuple[Array, Array]:
+            z = torch.zeros_like(right) if start is None else start[part].double().clone()
+            return right.numpy(), z.contiguous().numpy()
+
         def begun(part: slice) -> tuple[Array, float, Array]:
             right, size = _asked(problem, part)
-            z = torch.zeros_like(right) if start is None else start[part].double().clone()
-            return right.numpy(), tolerance * size, z.contiguous().numpy()
+            b, z = begin(part, right)
+            return b, tolerance * size, z
 
         def alone(part: slice, budget: float) -> tuple[float, Array]:
             right, goal, z = begun(part)
             used: float = descend(shared.hessian, right, rest, goal, budget * len(z), z)
             return used / len(z), z
 
-        def by_sets(part: slice, _: None) -> tuple[float, Array]:
-            right, _, z = begun(part)
+        def by_sets(part: slice, _: Any) -> tuple[float, Array]:
+            right, z = begin(part, _pulled(problem, part)[0])
             most: float = pivot(shared.inverses, right, z)
             return most, z
 
@@ -360,12 +365,9 @@ class CompiledDescent(_OnRamps[SharedHessian]):
 
             return value if all(in_threads(work, *value.shape)) else None
 
-        few = problem.units <= _FEW
-        if few and problem.samples >= 1 << problem.units and line == (1.0, 0.0, math.inf):
-            found = all_by(by_sets, None)
-            if found is not None:
-                return found
-        if few or problem.samples <= _SWEPT:
+        if _has_few_sets(problem) and (found := all_by(by_sets, None)) is not None:
+            return found
+        if problem.samples <= _SWEPT or problem.units <= _FEW:
             return all_by(alone, max(_PATIENCE * shared.work, _CALLED / problem.samples))
         used, _ = alone(_some(problem, _PROBED), shared.work)
         most = int(min(_SWEEP * min(used, shared.work) / problem.units**2, _SWEEPS))
@@ -384,6 +386,12 @@ def rest_of(line: Ramp, units: int) -> Any:
     return Rest(low, high, 1.0 / line.alpha, 1.0, 0.0)
 
 
+def _has_few_sets(problem: StateFit) -> bool:
+    """Say whether states are not negative, and samples more than sets of units that are free."""
+    few = problem.units <= _FEW and problem.samples >= 1 << problem.units
+    return few and ramp(problem.divergence.activation) == (1.0, 0.0, math.inf)
+
+
 def _some(problem: StateFit, count: int) -> slice:
     """Return some samples from all over."""
     step = max(1, problem.samples // count)
@@ -391,23 +399,27 @@ def _some(problem: StateFit, count: int) -> slice:
 
 
 def _asked(problem: StateFit, part: slice) -> tuple[Tensor, float]:
-    """Return b for these samples, and the largest of 1, the reach of U and the links' V W' / lam.
+    """Return b for these samples, and the largest of 1, the reach of U and V W' lam_k / lam."""
+    right, pulled = _pulled(problem, part)
+    u = problem.pre_activation[part].double()
+    found = reach(problem.divergence.activation, u).max(), *(x.abs().max() for x in pulled)
+    return right, max(1.0, *map(float, found))
 
-    b is U and the sum of (V - c - L C) W' lam_k / lam.
-    """
-    right = problem.pre_activation[part].double().clone()
-    size = max(1.0, float(reach(problem.divergence.activation, right).max()))
+
+def _pulled(problem: StateFit, part: slice) -> tuple[Tensor, list[Tensor]]:
+    """Return b for these samples, U and the sum of (V - c - L C) W' lam_k / lam; and V W' alone."""
+    right, each = problem.pre_activation[part].double().clone(), []
     for link in problem.links:
         assert isinstance(link.divergence, Joint)  # the quadratic divergence
-        turned, target = link.weight.double().T, link.target[part].double()
-        pulled = (link.lam / problem.lam) * (target @ turned)
-        size = max(size, float(pulled.abs().max()))
+        share, turned = link.lam / problem.lam, link.weight.double().T
+        target = link.target[part].double()
+        each.append(share * (target @ turned))
         offset = link.offset if link.offset.ndim == 1 else link.offset[part]
         away = link.divergence.offset(target) + curvature_of(link) * offset.double()
-        right += pulled
+        right += each[-1]
         if bool(away.any()):
-            right -= (link.lam / problem.lam) * (away @ turned)
-    return right, size
+            right -= share * (away @ turned)
+    return right, each
 
 
 def _chunks(whole: slice, columns: int) -> Iterator[slice]:

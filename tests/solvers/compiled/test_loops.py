@@ -247,7 +247,7 @@ def below_one_link(columns: int, dtype: torch.dtype = torch.float64, samples: in
     """Return a fit below one link, which a compiled loop would serve."""
     source = torch.Generator().manual_seed(columns)
     u, w, t = (normal(*s, seed=source, dtype=dtype)
-               for s in ((samples, 6), (6, columns), (samples, columns)))  # fmt: skip
+               for s in ((samples, 14), (14, columns), (samples, columns)))  # fmt: skip
     relu = joint(activations.ReLU())
     return StateFit(relu, u, (Link(relu, w, torch.zeros(columns, dtype=dtype), t),))
 
@@ -259,8 +259,8 @@ def test_trainings_wait_for_the_compiler_where_a_problem_is_large(
     monkeypatch.setattr(solvers, "at_hand", lambda _: False)
     small = [below_one_link(columns) for columns in (3, 40)]
     assert [choose(problem).name for problem in small] == ["dual", "proximal"]
-    assert choose(below_one_link(3, samples=1 << 18)).name == "compiled-newton"
-    assert choose(below_one_link(40, samples=1 << 18)).name == "compiled-descent"
+    assert choose(below_one_link(3, samples=1 << 17)).name == "compiled-newton"
+    assert choose(below_one_link(40, samples=1 << 17)).name == "compiled-descent"
 
 
 _BESIDE = """
