@@ -285,7 +285,9 @@ class WeightFit(Fit[Weights]):
         reach = min(penalty.reach, _FAR)
         within = float((off[:rows].abs() * (weight.abs() + reach)).sum())
         convex = float(off[:rows].square().sum()) / (2 * curvature or _TINY)
-        most = min(within, convex) + float(off[rows:].square().sum()) / (2 * self._steepest)
+        most = min(within, convex)
+        if self.design.bias:  # whose curvature is next to nothing where phi is saturated
+            most += float((off[rows] ** 2 / (2 * self._curvature_of_bias(stacked))).sum())
         if isinstance(self.divergence, Joint) and self.by_gram:  # no curvature is told below eps
             flat = self.lam * self.divergence.smoothness * self.design.centered.squares.max()
             most = min(most, float(off.square().sum() / (2 * _EPS * flat).clamp(min=_TINY)))
@@ -336,6 +338,16 @@ class WeightFit(Fit[Weights]):
         if not self.by_gram:
             return torch.nn.functional.pad(least.unsqueeze(0), (0, 0, self.design.features, 0))
         return torch.outer(self.design.centered.total.abs() / self.design.mass, least)
+
+    def _curvature_of_bias(self, stacked: Tensor) -> Tensor:
+        """Return the diagonal of the Hessian in b, (units,), or a bound where it takes longer."""
+        curved = stacked.new_full((self.units,), self._steepest)
+        if not self.divergence.quadratic and self.divergence.per_unit:
+            curved = stacked.new_zeros(self.units)
+            for part, _, u in self.pre_activations(stacked):
+                curved += self.design.weighed(self.divergence.link_curvature(u), part).sum(0)
+            curved = self.lam * processes.total(curved)[0]
+        return curved.clamp(min=_TINY)
 
     @property
     def _steepest(self) -> float:
