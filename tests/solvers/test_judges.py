@@ -57,7 +57,7 @@ FITS += [(SOFTMAX, PENALTIES[6])]
 
 
 def test_a_bias_that_saturates_a_loss_is_no_minimum_however_large_the_inputs() -> None:
-    """Of sigmoids whose targets are all 1: the loss has all of itself to lose, by moving b alone."""
+    """Of sigmoids whose targets are all 1: moving b alone leads to a loss of 0."""
     x = -1e6 * normal(20, 2).abs()  # at W = 0 it pulls to what the bound forbids
     fit = WeightFit(LOGISTIC, Design(x), torch.ones(20, 1, dtype=torch.float64), Nonnegative())
     for bias in (5.0, 10.0, 15.0):
