@@ -87,8 +87,8 @@ def main() -> None:
     torch.set_num_threads(1)
     where = machine()
     for kind in ("float64", "float32"):  # ours wait for no compiler that the opponents have had
-        compiled.below_links(kind, 1)
-        compiled.on_simplex(kind, None)
+        compiled.on_simplex(kind)
+    compiled.below_links("float64")
     compiled.sweeps()
     compiled.of_groups()
     for name in options.problems or PROBLEMS:

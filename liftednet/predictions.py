@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from liftednet.errors import DataError
 from liftednet.noise import Noise
 from liftednet.power import Power, normal_points
-from liftednet.validation import is_number
+from liftednet.validation import finite_numbers, is_number
 
 _MOST_DEGREES = 1e9  # from which Student's distribution is the normal one
 _POINTS = 20  # of Gauss-Hermite quadrature
@@ -68,8 +69,29 @@ class Prediction:
         reach = float(stdtrit(min(self.degrees, _MOST_DEGREES), level))
         return self.mean + reach * self.std
 
-    def log_density(self, y: Tensor) -> Tensor:
-        """Return log p(y) of answers, (samples, outputs), in units of y; of counts log P(y)."""
+    def log_density(self, y: Any) -> Tensor:
+        """Return log p(y), (samples, outputs), in units of y; of counts log P(y).
+
+        Args:
+            y: answers, (samples, outputs), or (samples,) of one output, as `fit` takes them; of one
+                row as many as there are.
+
+        Raises:
+            DataError: y are no finite numbers, or not as many as there are answers.
+        """
+        given = torch.from_numpy(finite_numbers("y", y)).to(self.mean)
+        shape = self.mean.shape
+        if given.ndim == len(shape) - 1 and shape[-1] == 1:
+            given = given.unsqueeze(-1)
+        if given.shape[1:] != shape[1:] or shape[0] not in (1, len(given)):
+            raise DataError(
+                f"y must have an entry for each answer, of shape {tuple(shape)}, got "
+                f"{tuple(given.shape)}."
+            )
+        return self._log_density(given)
+
+    def _log_density(self, y: Tensor) -> Tensor:
+        """Return log p(y) of answers of the shape of the mean."""
         from scipy.stats import t
 
         away = ((y - self.mean) / self.std).cpu().numpy()
@@ -103,9 +125,9 @@ class PowerPrediction(Prediction):
         """Return that of the power, undone."""
         return self.power.quantile(self.raised.quantile(level))
 
-    def log_density(self, y: Tensor) -> Tensor:
+    def _log_density(self, y: Tensor) -> Tensor:
         """Return that of the power, and the logarithm of its slope."""
-        return self.raised.log_density(self.power.of(y)) + self.power.log_slopes(y)
+        return self.raised._log_density(self.power.of(y)) + self.power.log_slopes(y)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -142,7 +164,7 @@ class CountPrediction(Prediction):
             low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
         return torch.from_numpy(low).to(self.rates)
 
-    def log_density(self, y: Tensor) -> Tensor:
+    def _log_density(self, y: Tensor) -> Tensor:
         """Return log P(y), (samples, outputs)."""
         each = torch.xlogy(y, self.rates) - self.rates - torch.lgamma(y + 1)
         return torch.logsumexp(each + self.shares.log(), 0)
@@ -162,6 +184,6 @@ class RobustPrediction(Prediction):
         """Return it by the integral of the density."""
         return self.mean + self.law.quantile(level, self.ignorance)
 
-    def log_density(self, y: Tensor) -> Tensor:
+    def _log_density(self, y: Tensor) -> Tensor:
         """Return log p(y), (samples, outputs)."""
         return self.law.log_density(y - self.mean, self.ignorance)

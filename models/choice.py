@@ -37,6 +37,7 @@ _TOLERANCE = 1e-4  # of their gradient, from which more steps teach no more (rec
 _MANY = 1000  # sequences, enough for minibatches
 _MOST_OVER_TIME = 1e8  # answers times weights of a Gauss-Newton step that takes a few seconds
 _MOST_BY_EVIDENCE = 1e7  # answers, steps and weights of recurrent networks: a twentieth of a second
+_MOST_OF_ONE_ANSWER = 1e8  # likewise with one a sequence: steps at a given rho follow its noise
 _STEPS_BY_EVIDENCE = 200  # of these at most
 _MOST_BETWEEN_ENDS = 2e9  # multiplications in the matrix of a step: a tenth of a second
 _MOST_WORK = 8e10  # multiplications in all steps after minibatches: about five seconds
@@ -206,7 +207,8 @@ def _over_time(settings: Settings, structure: Structure, data: DataShape | None)
     if data.samples < _MANY or data.samples * data.steps * weights <= _MOST_OVER_TIME:
         reason = f"{size} are few enough for Gauss-Newton"
         work = answers * data.steps * weights
-        if _rho_is_free(settings, structure) and work <= _MOST_BY_EVIDENCE:
+        most = _MOST_BY_EVIDENCE if data.answers > 1 else _MOST_OF_ONE_ANSWER
+        if _rho_is_free(settings, structure) and work <= most:
             by_evidence = GaussNewton(_STEPS_BY_EVIDENCE, evidence=True)
             with suppress(DeclarationError):
                 by_evidence.refuse(structure)

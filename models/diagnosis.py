@@ -12,7 +12,7 @@ from torch import Tensor
 from liftednet import processes
 from liftednet.errors import DataError
 from liftednet.layers.expression import SAMPLE_WEIGHTS, TIME, Input, value_of
-from liftednet.losses import OutputLoss
+from liftednet.losses import CrossEntropy, OutputLoss
 from liftednet.network import State, Term, ends_of
 from liftednet.samples import spread
 from liftednet.sets.penalty import Weighted
@@ -36,7 +36,10 @@ _COPIES = 1.2  # samples for each that is different, which coincidences hardly m
 _CENTERED = 500  # of them, whose median is the center: it takes longer than all the rest
 
 
-def warn_of(structure: Structure, values: Values, data: Data, *, pruned: bool = False) -> None:
+def warn_of(
+    structure: Structure, values: Values, data: Data, *,
+    pruned: bool = False, evidence: float | None = None, held: bool = False,
+) -> None:  # fmt: skip
     """Warn where a fit has come to nothing.
 
     Args:
@@ -45,6 +48,8 @@ def warn_of(structure: Structure, values: Values, data: Data, *, pruned: bool = 
         data: what the fit has seen, some of which is passed forward.
         pruned: whether units may well answer the same to every sample, as those do that the
             evidence has no use for.
+        evidence: log p(y) of the network, where its rho follow it.
+        held: whether it is held to constraints.
     """
     share = processes.share_of(len(data))
     most = _SEQUENCES if any(state.sequence for state in structure.states) else _SAMPLES
@@ -56,7 +61,8 @@ def warn_of(structure: Structure, values: Values, data: Data, *, pruned: bool = 
     nothing_left = losses and all(one.mean <= _LEFT * one.constant for one in losses)
     texts = [
         *_outlying(structure, data.raw),  # ratios of distances are those of any scale
-        *_useless(structure, some, losses),
+        *(found := [*_useless(structure, some, losses, held=held)]),
+        *(() if found or evidence is None else _unlikely(losses, data.mass / len(some), evidence)),
         *(() if pruned or nothing_left else _still(structure, passed)),
     ]
     for text in texts:
@@ -140,6 +146,7 @@ class _Loss:
         constant: that of the best constant prediction.
         infinite: how many samples have an infinite loss, and their share by weight.
         samples: how many were looked at.
+        outputs: columns of the targets.
     """
 
     term: Term
@@ -147,11 +154,12 @@ class _Loss:
     constant: float
     infinite: tuple[int, float]
     samples: int
+    outputs: int
 
 
 def _losses(structure: Structure, data: Data, passed: Values) -> Iterator[_Loss]:
     for term in structure.network.terms:
-        u, y, weights = _compared(term, data, passed)
+        u, y, weights = compared(term, data, passed)
         if not float(weights.sum()) > 0:
             continue
         shares = weights / weights.sum()
@@ -161,7 +169,7 @@ def _losses(structure: Structure, data: Data, passed: Values) -> Iterator[_Loss]
             # The best constant prediction is the mean of the targets; its loss is Jensen's gap.
             potential = term.divergence.activation.potential_value
             constant = float(shares @ potential(y) - potential(mean).sum())
-            yield _Loss(term, found, constant, (0, 0.0), len(y))
+            yield _Loss(term, found, constant, (0, 0.0), *y.shape)
         else:
             loss = structure.loss(term)
             assert isinstance(loss, OutputLoss)  # it has output states
@@ -172,12 +180,13 @@ def _losses(structure: Structure, data: Data, passed: Values) -> Iterator[_Loss]
             found = float(shares @ own.where(~infinite, 0.0))
             guesses = (mean.expand_as(y), y.median(0, keepdim=True).values.expand_as(y))
             constant = min(float(shares @ values(y, guess)) for guess in guesses)
-            yield _Loss(term, found, constant, lost, len(y))
+            yield _Loss(term, found, constant, lost, *y.shape)
 
 
 def _useless(
-    structure: Structure, data: Data, losses: Sequence[_Loss], most: float = _DOUBT
-) -> Iterator[str]:
+    structure: Structure, data: Data, losses: Sequence[_Loss], most: float = _DOUBT,
+    held: bool = False,
+) -> Iterator[str]:  # fmt: skip
     """Yield a text for every loss that is no better than that of a constant prediction.
 
     Of what noise lets a fit gain it is asked for `most`: weak signals gain no more, and are true.
@@ -198,17 +207,40 @@ def _useless(
         if not found <= (1 - asked) * constant and constant > 0:
             grade = "no" if found >= constant else "hardly"  # fits of noise are better, too
             parts = (part for one in structure.penalties.values() for part in one.parts)
-            held = ends_of(term.argument) or any(not isinstance(x, Weighted) for x in parts)
+            bound = held or ends_of(term.argument) is not None
+            bound = bound or any(not isinstance(x, Weighted) for x in parts)
             yield (
                 f"the network is {grade} better than a constant prediction: on its training data "
                 f"its {type(term.loss).__name__} is {found:.4g} a sample, that of the constant is "
-                f"{constant:.4g}. {'Loosen its constraints, or train' if held else 'Train'} "
+                f"{constant:.4g}. {'Loosen its constraints, or train' if bound else 'Train'} "
                 "longer, at another rate, from another start or with a smaller rho."
                 f"{scale_hint(data)}"
             )
 
 
-def _compared(term: Term, data: Data, passed: Values) -> tuple[Tensor, Tensor, Tensor]:
+def _unlikely(losses: Sequence[_Loss], share: float, evidence: float) -> Iterator[str]:
+    """Yield a text where labels are likelier by their frequencies than by the network.
+
+    By the frequencies of K classes log p(y) is that of the constant, less (K - 1) log(N) / 2 for
+    N answers (Schwarz, Estimating the dimension of a model, 1978).
+
+    Args:
+        losses: of some samples.
+        share: how many samples there are for each of them.
+        evidence: log p(y) of the network.
+    """
+    for one in losses:
+        answers = share * one.samples
+        own = -answers * one.constant - (one.outputs - 1) * math.log(answers) / 2
+        if isinstance(one.term.loss, CrossEntropy) and len(losses) == 1 and evidence < own:
+            yield (
+                f"labels are likelier by their frequencies alone (log evidence {own:.1f}) than by "
+                f"the network ({evidence:.1f}), which may have found noise in X: compare it with "
+                "fewer units or another model on samples that it has not seen."
+            )
+
+
+def compared(term: Term, data: Data, passed: Values) -> tuple[Tensor, Tensor, Tensor]:
     """Return pre-activations, targets, and how much each row counts, of all processes."""
     y, u, given = rows_that_count(
         passed, data.last_only, term.label, term.argument, passed[term.label],

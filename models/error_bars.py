@@ -316,7 +316,9 @@ def laplace_of(model: Lifted, shared: bool = False) -> Laplace:
     refuse_loss(model)
     if fitted.method is None:
         way = "its weights were given, loaded, or held under constraints on scores"
-        raise errors.NotFittedError(f"this fit has no error bars: {way}. Set {_METHOD}, and fit.")
+        raise errors.NotFittedError(
+            f"this fit has no error bars: {way}. Set {_METHOD}, and fit without constraints."
+        )
     if fitted.distributed or fitted.data is None:
         raise errors.NotFittedError(
             "error bars need all rows in one process: fit(X, y) on arrays in one."

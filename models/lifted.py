@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from liftednet import processes
 from liftednet.constraints import Constraint, RateConstraint
-from liftednet.errors import DataError, SolverError
+from liftednet.errors import DataError, LiftedError, SolverError
 from liftednet.layers.expression import TIME
 from liftednet.samples import Weights
 
@@ -36,7 +36,7 @@ from .methods.descent import FullBatch
 from .methods.gauss_newton import GaussNewton
 from .methods.global_optimum import Global
 from .methods.minibatch import BatchSteps, Minibatch
-from .output import refitted
+from .output import levelled, refitted
 from .prediction import Fitted
 from .preparation import Prepared, few_threads
 from .settings import passes_settings
@@ -44,8 +44,6 @@ from .standardization import Standardization, unpacked_standardization
 from .starts import given_weights
 from .trace import Problem, Report, Trace, run, stopped_early
 from .uncertainty import WorstRows
-
-_ROUNDING = 1e-9  # that a product of norms may be too small by
 
 Given = tuple[Any, Any, Any, Any]  # X, y, lengths and the weights of the samples
 Held = Sequence[Constraint | RateConstraint]
@@ -244,12 +242,12 @@ class Lifted(Prepared):
         return problem if met else None
 
     def _steepness(self) -> float:
-        """Return the product of the norms of all weights and slopes, on raw data."""
-        if self.standardization.moments:
-            return math.inf
-        norms = [float(torch.linalg.matrix_norm(x.matrix.double(), 2)) for x in self.weights]
-        slopes = [state.activation.lipschitz or 1.0 for state in self.network.states]
-        return math.prod(norms) * math.prod(slopes) * (1 + _ROUNDING)
+        """Return a Lipschitz constant on raw data: its certificate's, where there is one."""
+        from .certificate import certify
+
+        with suppress(LiftedError):
+            return certify(self).lipschitz
+        return math.inf
 
     def _prepare(self, choice: Choice, given: Given, constraints: Held, keeper: Keeper) -> Problem:
         """Return the problem of a method: where the last fit ended, or at the start."""
@@ -375,10 +373,23 @@ class Lifted(Prepared):
             hold(self, constraints, given[0], progress, on_step, given[2], trained)
         elif self.refit_output and not self.interrupted:
             self._refit_outputs()
+        if (
+            isinstance(method, Minibatch)
+            and not constraints
+            and not isinstance(given[0], DataLoader)
+        ):
+            fitted = self._known
+            weights = levelled(fitted.structure, fitted.weights, seen)
+            self._fit = replace(fitted, weights=tuple(weights))
         self._fit = replace(self._known, method=None if constraints else method)
         by_evidence = isinstance(method, GaussNewton) and method.evidence
         pruned = by_evidence or isinstance(method, Global)
-        warn_of(self._known.structure, self._by_parameter(), seen, pruned=pruned)
+        steps = self.trace.steps if by_evidence and self.trace is not None else ()
+        looks = [step.evidence for step in steps if step.evidence is not None]
+        warn_of(
+            self._known.structure, self._by_parameter(), seen, pruned=pruned,
+            evidence=max(looks, default=None), held=bool(constraints),
+        )  # fmt: skip
 
     def _refit_outputs(self) -> None:
         """Fit the last layers once more, to the features of a forward pass."""

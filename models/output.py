@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
+from liftednet.activations import Identity
 from liftednet.divergences import Divergence
 from liftednet.errors import SolverError
 from liftednet.layers.dense import DenseAtPositions
 from liftednet.layers.expression import Applied, Parameter
 from liftednet.layers.time import Steps
+from liftednet.losses import Quantile
 from liftednet.network import Network, Term
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.problems import WeightFit
@@ -23,6 +25,7 @@ from liftednet.solvers.generalized_linear import GeneralizedLinear
 
 from .block import Blocks, Structure, rows_that_count
 from .data import Data
+from .diagnosis import compared
 from .forward_pass import Values
 from .methods.descent import AnySolver
 
@@ -100,6 +103,31 @@ def refitted(
         held, rest = (_fits(structure, values, data, share.own(part)) for part in parts)
     for parameter, fit in rest.items():
         values[parameter] = _OutputFit(fit, held[parameter], values[parameter]).chosen(solver)
+    return [values[parameter] for parameter in structure.parameters]
+
+
+@torch.no_grad()
+def levelled(structure: Structure, weights: Sequence[Weights], data: Data) -> list[Weights]:
+    """Return weights whose last biases let quantiles have their share of the answers.
+
+    Training sees the Moreau envelope of the pinball loss, whose kink is rounded over 1 / lam. In
+    the bias the loss itself has its minimum where y - X W is cut by the quantile (Koenker and
+    Bassett, 1978, section 2).
+    """
+    values = dict(zip(structure.parameters, weights, strict=True))
+    for term in structure.network.terms:
+        layer = _dense(term)
+        if not isinstance(term.loss, Quantile) or layer is None or layer.weights is None:
+            continue
+        own = values[layer.weights]
+        if own.bias is None or term.state is None or type(term.state.activation) is not Identity:
+            continue
+        u, y, counts = compared(term, data, structure.passed({**data.values, **values}))
+        short, order = (y - u).sort(0)
+        below = counts[order].cumsum(0)
+        cut = (below < term.loss.level * below[-1]).sum(0, keepdim=True)
+        shift = short.gather(0, cut.clamp(max=len(short) - 1))[0]
+        values[layer.weights] = replace(own, bias=own.bias + shift.to(own.bias))
     return [values[parameter] for parameter in structure.parameters]
 
 

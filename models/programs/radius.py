@@ -102,6 +102,9 @@ def robustness_radius(
         raise DataError(f'norm must be 2 or float("inf"), got {norm!r}.')
     require_positive("gap", gap)
     require_positive("seconds", seconds)
+    network = getattr(getattr(model, "model_", model), "network", None)
+    if any(term.loss.equivariant for term in getattr(network, "terms", ())):
+        raise DataError("a regression has no class to keep: robustness_radius is of classifiers.")
     until = time.perf_counter() + seconds
     composition = kinked(composition_of(model, len(point), example))
     none = np.full(len(point), np.inf)

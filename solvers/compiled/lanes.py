@@ -54,10 +54,9 @@ class Kept(caching.FunctionCache):
         return [key[0] for key in self._cache_file._load_index() if key[1:] == own]
 
 
-def at_hand(loop: Any, kind: str, links: int | None) -> bool:
-    """Say whether a loop takes numbers of a kind, then so many links, without a compiler."""
-    found = (*loop.overloads, *kept(loop))
-    return any(str(s[0].dtype) == kind and (links is None or s[1].count == links) for s in found)
+def at_hand(loop: Any, kind: str) -> bool:
+    """Say whether a loop takes numbers of a kind without a compiler."""
+    return any(str(s[0].dtype) == kind for s in (*loop.overloads, *kept(loop)))
 
 
 @cache

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -104,16 +104,14 @@ class Loops(NamedTuple):
 
     Attributes:
         names: of the loops, each behind that of its module.
-        call: a function of `solvers` that calls them, given their kind and how many links; "" of
-            those that trainings alone take.
+        call: a function of `solvers` that calls them, given their kind; "" of those that trainings
+            alone take.
         kind: of the numbers of the first, the others have float64.
-        links: how many of these the first takes; None where it takes none.
     """
 
     names: tuple[str, ...]
     call: str
     kind: torch.dtype = torch.float64
-    links: int | None = None
 
     @property
     def compiled(self) -> bool:
@@ -124,9 +122,7 @@ class Loops(NamedTuple):
 
         first, *others = map(found, self.names)
         kind = str(self.kind).removeprefix("torch.")
-        return lanes.at_hand(first, kind, self.links) and all(
-            lanes.at_hand(loop, "float64", None) for loop in others
-        )
+        return lanes.at_hand(first, kind) and all(lanes.at_hand(loop, "float64") for loop in others)
 
 
 def found(name: str) -> Any:
@@ -181,7 +177,7 @@ def _compiling(loops: Loops) -> subprocess.Popen[bytes] | None:
     """Return a process that compiles loops, None where there can be none."""
     if not Path(sys.executable or "").name.startswith("python"):  # but a program that embeds it
         return None
-    call = f"{loops.call}({str(loops.kind)[6:]!r}, {loops.links})"
+    call = f"{loops.call}({str(loops.kind)[6:]!r})"
     code = f"import os; getattr(os, 'nice', int)(19); from {__package__} import solvers"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     nowhere = subprocess.DEVNULL
@@ -285,50 +281,57 @@ def ramp_refusal(problem: StateFit) -> str | None:
 
 
 class LinkRows(NamedTuple):
-    """A link lam [R(a) - <a, t>] with a = Z W + C and R quadratic.
+    """The links lam [R(a) - <a, t>] of a fit with a = Z W + C and R quadratic, side by side.
+
+    In float64, so that loops are compiled for one type, and one number of links.
 
     Attributes:
-        weight: W, (units, next units).
-        offset: C, (1 or samples, next units).
-        target: t, (samples, next units).
-        slope: c of R(a) = <c, a> + L |a|^2 / 2, (next units, 1).
-        lam: its weight.
-        smooth: L of R.
+        weight: W, (units, columns of all links).
+        offset: C, (1 or samples, columns).
+        target: t, (samples, columns).
+        slope: c of R(a) = <c, a> + L |a|^2 / 2, (columns,).
+        curvature: L, (columns,).
+        lam: of the link of each column, (columns,).
+        ends: the columns after which a link ends, (links,).
     """
 
     weight: Any
     offset: Any
     target: Any
     slope: Any
-    lam: float
-    smooth: float
+    curvature: Any
+    lam: Any
+    ends: Any
 
 
-def link_rows(problem: StateFit) -> tuple[LinkRows, ...]:
+def link_rows(problem: StateFit) -> LinkRows:
     """Return the quadratic links of a fit as compiled loops take them."""
-    found = []
-    for link in problem.links:
-        columns = link.weight.shape[1]
+    links, columns = problem.links, [link.weight.shape[1] for link in problem.links]
+    rows = max(link.offset.numel() // n for link, n in zip(links, columns, strict=True))
+    slopes, curvatures, offsets = [], [], []
+    for link, n in zip(links, columns, strict=True):
         assert isinstance(link.divergence, Joint)  # the quadratic divergence
-        slope = array(link.divergence.activation.offset(columns)).reshape(-1, 1)
-        smooth = float(link.divergence.smoothness)
-        offset = array(link.offset).reshape(-1, columns)
-        parts = array(link.weight), offset, array(link.target), slope
-        found.append(LinkRows(*parts, float(link.lam), smooth))
-    return tuple(found)
+        slopes.append(link.divergence.activation.offset(n).reshape(1, n))
+        curvatures.append(float(link.divergence.smoothness))
+        offsets.append(link.offset.reshape(-1, n).expand(rows, n))
+    return LinkRows(
+        _beside([link.weight for link in links]), _beside(offsets),
+        _beside([link.target for link in links]), _beside(slopes)[0],
+        np.repeat(curvatures, columns), np.repeat([float(link.lam) for link in links], columns),
+        np.cumsum(columns),
+    )  # fmt: skip
 
 
-def rows_of(links: tuple[LinkRows, ...], part: slice) -> tuple[LinkRows, ...]:
-    """Return the links of some samples."""
-    if not part.start and part.stop == len(links[0].target):
-        return links
-    return tuple(
-        link._replace(
-            target=link.target[part],
-            offset=link.offset if len(link.offset) == 1 else link.offset[part],
-        )
-        for link in links
+def _beside(blocks: Sequence[Tensor]) -> Array:
+    return array(
+        torch.cat([x.double() for x in blocks], 1) if len(blocks) > 1 else blocks[0].double()
     )
+
+
+def rows_of(links: LinkRows, part: slice) -> LinkRows:
+    """Return the links of some samples."""
+    offset = links.offset if len(links.offset) == 1 else links.offset[part]
+    return links._replace(target=links.target[part], offset=offset)
 
 
 def array(tensor: Tensor) -> Array:

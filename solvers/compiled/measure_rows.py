@@ -76,23 +76,20 @@ def of_simplex(y, u, lam, slack, z):
 
 
 @compiled
-def of_states(u, matrix, links, lam, s, line, z):
+def of_states(u, links, lam, s, line, z):
     """Return the objective, the largest violation and the largest term of states below links.
 
     They are those of `StateFit.measure`, with phi(u) = max(u, alpha u) between low and high.
 
     Args:
         u: pre-activations, (samples, units).
-        matrix: W of all links, side by side, (units, columns).
-        links: C, (1 or samples, columns), t, (samples, columns), and of all columns the slope of
-            R at 0, its curvature and the weight of its link, (columns,); at last the columns after
-            which a link ends.
+        links: a `LinkRows`.
         lam: the weight of the divergence.
         s: what steps of the residual are divided by.
         line: alpha, low and high.
         z: the states, (samples, units).
     """
-    offset, target, slope, curvature, weight, ends = links
+    matrix, offset, target, slope, curvature, weight, ends = links
     alpha, low, high = line
     samples, units = u.shape
     columns = len(weight)

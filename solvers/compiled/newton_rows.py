@@ -358,17 +358,14 @@ def _begin(room, r):
 @compiled
 def _targets(links, first, lam, turn, room):
     """Put sqrt(scale) ((V - c) / L - C) of every link into h, in the coordinates of A."""
-    asked, offset, begin = room.gradient, room.direction, 0
-    for link in links:
-        end, root = begin + link.weight.shape[1], np.sqrt(link.lam * link.smooth / lam)
-        load(link.target, first, asked[begin:end])
-        load(link.offset, first, offset[begin:end])
-        for k in range(begin, end):
-            slope = link.slope[k - begin, 0]
-            for lane in range(WIDE):
-                pull = (asked[k, lane] - slope) / link.smooth - offset[k, lane]
-                asked[k, lane] = root * pull
-        begin = end
+    asked, offset, columns = room.gradient, room.direction, len(links.lam)
+    load(links.target, first, asked)
+    load(links.offset, first, offset)
+    for k in range(columns):
+        slope, curvature = links.slope[k], links.curvature[k]
+        root = np.sqrt(links.lam[k] * curvature / lam)
+        for lane in range(WIDE):
+            asked[k, lane] = root * ((asked[k, lane] - slope) / curvature - offset[k, lane])
     fill(room.h, 0)
     multiply(room.h, turn, room.chosen, len(turn), asked)
 
@@ -417,8 +414,8 @@ def newton_rows(u, links, lam, start, matrix, turn, spectrum, line, tolerance, z
     """Put the states of all samples into z.
 
     Args:
-        u: pre-activations, (samples, units).
-        links: a tuple of `LinkRows`.
+        u: pre-activations, (samples, units), float64 as all that follows.
+        links: a `LinkRows`.
         lam: the weight of Phi.
         start: states to start from, (samples, units), or none, (0, units).
         matrix: A, (units, r), float64.

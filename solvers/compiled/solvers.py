@@ -118,24 +118,10 @@ class _OnRamps(_ByLoops, Solver[StateFit, Tensor, Cache], Generic[Cache]):
         line, links = ramp(activation), link_rows(problem)
         assert line is not None  # asked for by obstacle
         u, z = array(problem.pre_activation.double()), array(in_float64(activation, value))
-        columns = [link.weight.shape[1] for link in links]
-        matrix = np.concatenate([link.weight for link in links], 1, dtype=float)
-        target = np.concatenate([link.target for link in links], 1, dtype=float)
-        rows = max(len(link.offset) for link in links)
-        offset = np.concatenate(
-            [np.broadcast_to(x.offset, (rows, n)) for x, n in zip(links, columns, strict=True)],
-            1, dtype=float,
-        )  # fmt: skip
-        slope = np.concatenate([link.slope[:, 0] for link in links], dtype=float)
-        curvature = np.repeat([link.smooth for link in links], columns)
-        weight = np.repeat([link.lam for link in links], columns)
-        ends = np.cumsum(columns)
 
         def work(part: slice) -> tuple[float, float, float]:
-            own = offset if rows == 1 else offset[part]
-            links = own, target[part], slope, curvature, weight, ends
             found: tuple[float, float, float]
-            found = of_states(u[part], matrix, links, problem.lam, s, line, z[part])
+            found = of_states(u[part], rows_of(links, part), problem.lam, s, line, z[part])
             return found
 
         return _joined(in_threads(work, *u.shape))
@@ -180,8 +166,7 @@ class CompiledNewton(_OnRamps[SharedMap]):
         """Return the loop where columns are fewer than units, and sets of these are many."""
         if columns_above(problem) >= problem.units or _has_few_sets(problem):
             return None
-        u, links = problem.pre_activation, len(problem.links)
-        return Loops(_NEWTON, "below_links", u.dtype, links), u.numel()
+        return Loops(_NEWTON, "below_links"), problem.pre_activation.numel()
 
     def prepare(self, problem: StateFit, previous: SharedMap | None = None) -> SharedMap:
         """Return the links' weights in rotated coordinates, the previous ones if they serve."""
@@ -209,16 +194,16 @@ class CompiledNewton(_OnRamps[SharedMap]):
         line = ramp(problem.divergence.activation)
         assert line is not None and shared is not None  # asked for by obstacle, and prepared
         map_ = [x.contiguous().numpy() for x in (shared.map, shared.turn, shared.spectrum)]
-        value = problem.pre_activation.new_empty(problem.samples, problem.units)
-        u, links = array(problem.pre_activation), link_rows(problem)
-        begin, z = u[:0] if start is None else array(start), value.numpy()
+        u, links = array(problem.pre_activation.double()), link_rows(problem)
+        begin, z = u[:0] if start is None else array(start.double()), np.empty(u.shape)
 
         def work(part: slice) -> int:
             rows = u[part], rows_of(links, part), problem.lam, begin[part]
             steps: int = newton_rows(*rows, *map_, line, tolerance, z[part])
             return steps
 
-        return value, max(in_threads(work, problem.samples, problem.units))
+        most = max(in_threads(work, *u.shape))
+        return torch.from_numpy(z).to(problem.pre_activation), most
 
 
 @dataclass(frozen=True)
@@ -637,17 +622,17 @@ class CoordinateDescent(_ByLoops, Solver[WeightFit, Weights, None]):
 # What has loops compiled calls them with numbers of the types that they take.
 
 
-def below_links(kind: str, links: int) -> None:
+def below_links(_: str) -> None:
     """Call the loop of state fits with few columns."""
-    CompiledNewton().solve(_below(kind, links))
+    CompiledNewton().solve(_below())
 
 
-def _below(kind: str, links: int) -> StateFit:
-    one, joint = torch.ones(1, 1, dtype=getattr(torch, kind)), Joint(ReLU())
-    return StateFit(joint, one, links * (Link(joint, one, one[0], one),))
+def _below() -> StateFit:
+    one, joint = torch.ones(1, 1, dtype=torch.float64), Joint(ReLU())
+    return StateFit(joint, one, (Link(joint, one, one[0], one),))
 
 
-def on_simplex(kind: str, _: None) -> None:
+def on_simplex(kind: str) -> None:
     """Call the loop of output fits on the simplex."""
     one = torch.ones(1, 1, dtype=getattr(torch, kind))
     fit = OutputFit(SimplexCrossEntropy(), one, Tight(SimplexProjection()), one)
@@ -671,7 +656,7 @@ def sweeps(*_: Any) -> None:
     pivot(inverses(np.ones((1, 1))), np.ones((1, 1)), np.ones((1, 1)))
     one, line = np.ones((1, 1)), Ramp(*map(np.float64, (1.0, 0.0, math.inf)))
     sweep(one, panelled(one), one, line, 1.0, 1, one)
-    CompiledDescent().measured(_below("float64", 1), torch.ones(1, 1, dtype=torch.float64))
+    CompiledDescent().measured(_below(), torch.ones(1, 1, dtype=torch.float64))
 
 
 def of_groups(*_: Any) -> None:

@@ -107,6 +107,15 @@ def test_a_bound_that_binds_is_held_at_every_step() -> None:
     assert seen == list(range(trace_of(free.model_).n_iter))
 
 
+def test_a_bound_that_a_network_meets_by_itself_costs_nothing_in_any_units() -> None:
+    """An income and a share, whose weights have norms far apart: the certificate knows of both."""
+    source = np.random.default_rng(0)
+    x = np.c_[source.normal(3e4, 1e4, 200), source.uniform(0, 1, 200)]
+    y = x[:, 0] / 1e4 - 1.5 * x[:, 1]
+    held = LiftedRegressor((5,), random_state=0, lipschitz=4.0).fit(x, y)
+    assert held.score(x, y) > 0.99 and certify(held).lipschitz <= 4.0  # 1.5 is the least
+
+
 @pytest.mark.parametrize(
     ("options", "method", "words"),
     [

@@ -109,3 +109,17 @@ def test_units_of_the_targets_do_not_matter() -> None:
     )
     ends = np.array(other.predict_interval(new)) / 1024
     np.testing.assert_allclose(ends, one.predict_interval(new), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("level", [0.1, 0.95])
+def test_a_quantile_has_its_share_of_the_answers(level: float) -> None:
+    """Exactly, where training rounds the kink of the loss over a tenth of their deviation."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(400, 3))
+    y = x[:, 0] - 2 * x[:, 1] + 0.3 * generator.normal(size=400)
+    model = LiftedRegressor(loss=f"quantile:{level}", random_state=0).fit(x[:200], y[:200])
+    assert (y[:200] <= model.predict(x[:200]) + 1e-4).mean() == pytest.approx(level, abs=0.011)
+    counts = generator.integers(0, 4, 200)
+    model.fit(x[:200], y[:200], sample_weight=counts)
+    below = y[:200] <= model.predict(x[:200]) + 1e-4
+    assert (counts @ below) / counts.sum() == pytest.approx(level, abs=0.02)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from liftednet import activations
+from liftednet import LiftedSequenceClassifier, activations
 from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
 from liftednet.models import FullBatch, GaussNewton, LiftedRNN
@@ -139,3 +140,17 @@ def test_the_first_of_twenty_symbols_is_remembered_without_options():
     x, first = torch.nn.functional.one_hot(symbols, 3).double(), symbols[:, 0]
     model = LiftedRNN(3, 10, 3).fit(x[:100], first[:100])
     assert (model.predict(x[100:]) == first[100:]).double().mean() > 0.95
+
+
+def test_labels_that_are_noise_are_told() -> None:
+    """By the loss, or by the evidence, which is below that of their frequencies."""
+    told = 0
+    for seed in range(4):
+        source = np.random.default_rng(seed)
+        x, y = source.normal(size=(60, 6, 2)), source.integers(0, 2, 60)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            LiftedSequenceClassifier((8,), random_state=0).fit(x, y)
+        texts = [str(one.message) for one in seen]
+        told += any("constant prediction" in x or "frequencies alone" in x for x in texts)
+    assert told >= 3

@@ -183,6 +183,7 @@ KNOWN = {
     "addcmul": lambda h: torch.addcmul(h, h.flip(1), MATRIX[0], value=0.5),
     "left": lambda h: (MATRIX @ h.unsqueeze(2)).squeeze(2),
     "addmm": lambda h: torch.addmm(h, h, MATRIX, beta=2, alpha=0.5), "rsub": lambda h: 1 - h / 3,
+    "affine": lambda h: torch.addmm(MATRIX[0], h, MATRIX, beta=2, alpha=0.5),
     "baddbmm": lambda h: torch.einsum("nik,ko->nio", h.view(-1, 2, 2), MATRIX[:2, :2]),
     "conv1d": lambda h: functional.conv1d(
         h[:, None], MATRIX[:2, None, :3], MATRIX[0, :2], padding=1),
@@ -224,7 +225,8 @@ KNOWN = {
     "over": lambda h: h / MATRIX[0] + h.view(-1, 2, 2).sum(2).repeat(1, 2),
     "frozen": lambda h: functional.batch_norm(h, MATRIX[0], MATRIX[3].abs(), MATRIX[1], MATRIX[2]),
 }  # fmt: skip
-LINEAR = ("cumsum", "left", "addmm", "rsub", "baddbmm", "conv1d", "groups", "conv3d", "transposed",
+LINEAR = ("cumsum", "left", "addmm", "affine", "rsub", "baddbmm", "conv1d", "groups", "conv3d",
+          "transposed",
           "avg", "adaptive", "nearest", "bilinear", "reflect", "replicate", "constant", "shuffle",
           "whole", "mask", "scatter", "index_put", "frozen", "copy", "written", "sub", "alpha",
           "mean", "where", "bmm", "total", "padded", "strided", "addcmul_", "over")  # fmt: skip

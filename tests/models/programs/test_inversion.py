@@ -11,7 +11,14 @@ import pytest
 import torch
 from torch import nn
 
-from liftednet import LiftedClassifier, certify, invert, robustness_radius, to_cvxpy
+from liftednet import (
+    LiftedClassifier,
+    LiftedRegressor,
+    certify,
+    invert,
+    robustness_radius,
+    to_cvxpy,
+)
 from liftednet.errors import DataError, DeclarationError, SolverError
 from tests.models.networks import refuses
 from tests.models.programs.networks import drawn, values
@@ -157,6 +164,8 @@ def test_a_limit_of_time_leaves_a_radius_that_lines_prove(draw: np.random.Genera
 
 def test_what_has_no_radius_is_refused() -> None:
     refuses(DataError, "norm", lambda: robustness_radius(nn.Linear(2, 2), np.zeros(2), norm=1))
+    regression = LiftedRegressor((2,), max_iter=1).fit(np.eye(2), [0.0, 1.0])
+    refuses(DataError, "no class to keep", lambda: robustness_radius(regression, np.zeros(2)))
     refuses(DataError, "finite", lambda: robustness_radius(nn.Linear(2, 2), [0.0, math.nan]))
     refuses(DataError, "numbers", lambda: robustness_radius(nn.Linear(2, 2), ["0", "one"]))
     refuses(DataError, "box", robustness_radius, nn.Linear(2, 2), np.full(2, 5.0), box=(0, 1))

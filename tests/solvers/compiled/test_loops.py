@@ -7,7 +7,6 @@ import os
 import pickle
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,8 +74,6 @@ def outputs(samples: int = SAMPLES, dtype: torch.dtype = torch.float64) -> Outpu
 def test_bounds_that_float32_rounds_are_kept_by_states_at_them(solver: str) -> None:
     for activation in (activations.Clipped(-0.1, 0.3), Bounded(activations.LeakyReLU(), -0.1, 0.3)):
         single, double = (states(activation, dtype) for dtype in (torch.float32, torch.float64))
-        if solver == "compiled-newton":  # which is compiled for each number of links and type
-            single, double = (replace(fit, links=fit.links[:1]) for fit in (single, double))
         found, exact = solve(single, solver), solve(double, solver)
         assert found.residual <= 1e-5
         assert found.objective == pytest.approx(exact.objective, rel=1e-5)
@@ -315,7 +312,7 @@ def test_loops_compiled_beside_have_the_types_of_the_calls() -> None:
             patch.setattr(solvers, "compiled_beside", lambda own, _, seen=seen: seen.append(own))
             solver.repeated(problem)
         (own,) = seen
-        getattr(solvers, own.call)(str(own.kind)[6:], own.links)
+        getattr(solvers, own.call)(str(own.kind)[6:])
         called = [loops.found(name) for name in own.names]
         known = [set(loop.signatures) for loop in called]
         assert own.compiled and solve(problem, solver).solver == solver.name
@@ -323,17 +320,16 @@ def test_loops_compiled_beside_have_the_types_of_the_calls() -> None:
 
 
 def test_what_is_at_hand_is_known_before_a_problem_is_there() -> None:
-    """That of no other type or number of links; of a recurrence by its fit."""
+    """That of no other type; of a recurrence by its fit."""
 
-    def held(*names: str, kind: torch.dtype = torch.float64, links: int | None = None) -> bool:
-        return loops.Loops(names, "", kind, links).compiled
+    def held(*names: str, kind: torch.dtype = torch.float64) -> bool:
+        return loops.Loops(names, "", kind).compiled
 
     solve(below_one_link(40))
     assert held(*(f"descent_rows.{name}" for name in ("descend", "sweep", "panelled")))
     assert not held("descent_rows.descend", kind=torch.float32)
     solve(below_one_link(3))
-    newton = "newton_rows.newton_rows", "measure_rows.of_states"
-    assert held(*newton, links=1) and not held(*newton, links=7)  # that no test has
+    assert held("newton_rows.newton_rows", "measure_rows.of_states")
     x = torch.randn(8, 4, 2, generator=torch.Generator().manual_seed(0))
     LiftedRNN(2, 3, 2, method=GaussNewton(2)).fit(x, torch.arange(8) % 2)
     assert held(*(f"recurrent_rows.{name}" for name in ("passed", "ahead", "back")))
