@@ -58,11 +58,12 @@ def warn_of(
     with torch.no_grad():
         passed = structure.passed({**some.values, **values})
     losses = [*_losses(structure, some, passed)]
+    count = data.mass / processes.total_of(len(some))  # for each that is looked at
     nothing_left = losses and all(one.mean <= _LEFT * one.constant for one in losses)
     texts = [
         *_outlying(structure, data.raw),  # ratios of distances are those of any scale
         *(found := [*_useless(structure, some, losses, held=held)]),
-        *(() if found or evidence is None else _unlikely(losses, data.mass / len(some), evidence)),
+        *(() if found or evidence is None else _unlikely(losses, count, evidence)),
         *(() if pruned or nothing_left else _still(structure, passed)),
     ]
     for text in texts:
@@ -226,7 +227,7 @@ def _unlikely(losses: Sequence[_Loss], share: float, evidence: float) -> Iterato
 
     Args:
         losses: of some samples.
-        share: how many samples there are for each of them.
+        share: how many samples there are for each of these.
         evidence: log p(y) of the network.
     """
     for one in losses:
