@@ -58,7 +58,7 @@ def warn_of(
     with torch.no_grad():
         passed = structure.passed({**some.values, **values})
     losses = [*_losses(structure, some, passed)]
-    count = data.mass / processes.total_of(len(some))  # for each that is looked at
+    count = processes.total_of(data.mass) / processes.total_of(len(some))  # for each looked at
     nothing_left = losses and all(one.mean <= _LEFT * one.constant for one in losses)
     texts = [
         *_outlying(structure, data.raw),  # ratios of distances are those of any scale
