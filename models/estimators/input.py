@@ -14,6 +14,7 @@ from sklearn.utils import check_array
 from torch import Tensor
 
 from liftednet.errors import DataError, LiftedError
+from liftednet.validation import is_number
 
 Rows = NDArray[Any]
 FLOATS = np.float64, np.float32
@@ -99,11 +100,14 @@ class Kinds:
         """Return those of categories and strings of a data frame, None where it has none.
 
         Raises:
-            DataError: a column has a kind for nearly every row, as names and numbers of rows have.
+            DataError: a column has a kind for nearly every row, as names and numbers of rows have,
+                or numbers beside text.
         """
         if not hasattr(getattr(X, "dtypes", None), "items"):
             return None
         named = [name for name, kind in X.dtypes.items() if _names_kinds(X[name], kind)]
+        for name in named:
+            _refuse_mixed(name, X[name])
         seen = {name: np.unique(_text(X[name])) for name in named}
         for name, kinds in seen.items():
             if len(kinds) > max(_FEW_KINDS, len(X) / 2):
@@ -157,6 +161,17 @@ def _names_kinds(column: Any, kind: Any) -> bool:
     if str(kind) in ("category", "str", "string"):
         return True
     return str(kind) == "object" and any(isinstance(x, str) for x in column)
+
+
+def _refuse_mixed(name: Any, column: Any) -> None:
+    """Raise `DataError` where a column has numbers beside text, such as "?" for a missing one."""
+    words = [(row, x) for row, x in enumerate(column) if isinstance(x, str)]
+    if words and any(is_number(x) and x == x for x in column):
+        row, word = words[0]
+        raise DataError(
+            f"column {name!r} of X has numbers beside text, {word!r} in row {row} first: make it "
+            'numbers, as by pandas.to_numeric(column, errors="coerce") with missing=True, or text.'
+        )
 
 
 def _text(column: Any) -> Rows:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DataError, DeclarationError
+from liftednet.export import PowerMean
 from liftednet.lazy import sparse
 
 from ..bounds.curves import Array, Curve
@@ -198,6 +199,12 @@ def composition_of(model: Any, inputs: int, example: Any = None) -> Composition:
     widths = [x[0].numel() for x in subject.example]
     if sum(widths) != inputs:
         raise DataError(f"the network has {sum(widths)} inputs, and x has {inputs}.")
+    if any(isinstance(module, PowerMean) for module in subject.network.modules()):
+        raise DeclarationError(
+            "the targets of this regression were brought to a power, as they are skewed, and the "
+            "mean of what that undoes is no curve that is known: fit it with sizes, as "
+            "LiftedRegressor((10,)), which takes targets as they are."
+        )
     network = apart(subject.network).double().eval()
     floating = [x.double() if x.is_floating_point() else x for x in subject.example]
     subject = replace(subject, example=tuple(floating))

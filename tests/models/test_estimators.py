@@ -321,6 +321,10 @@ def test_kinds_that_cannot_be_used_are_refused():
     refuses(DataError, r"infinity.*in row 4, column size \(inf\)", lambda: found.predict(infinite))
     with pytest.raises(DataError, match="'name' of X has 120 kinds in 120 rows"):
         LiftedRegressor((4,)).fit(frame.assign(name=[f"row {n}" for n in range(120)]), y)
+    rooms = pd.Series([1, None, 3] * 40, dtype=object)
+    rooms[4] = rooms[7] = "?"
+    mixed = frame.assign(rooms=rooms)
+    refuses(DataError, r"'rooms' .* numbers beside text, '\?' in row 4", found.fit, mixed, y)
     with pytest.raises(DataError, match="'kind' names kinds, which have no order"):
         LiftedRegressor((4,), monotonic_cst={"kind": 1}).fit(frame, y)
 

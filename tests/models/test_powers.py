@@ -142,5 +142,5 @@ def test_files_and_modules_have_it_and_programs_say_no(
     torch.testing.assert_close(module(x), fitted.model_.predict(x))
     program = torch.export.export(module, (x,)).module()
     torch.testing.assert_close(program(x), fitted.model_.predict(x))
-    with pytest.raises(DeclarationError, match="expm1 in behind"):
+    with pytest.raises(DeclarationError, match="brought to a power"):
         to_cvxpy(fitted.model_, cp.Variable(2, bounds=[-1, 1]))
