@@ -13,7 +13,7 @@ from torch import Tensor
 from liftednet import processes
 from liftednet.noise import Noise
 
-from .equations import DirectModel, output_jacobians, parts_of
+from .equations import DirectModel, hessians, output_jacobians, parts_of
 from .kinks import exchanged, quasi_newton
 from .objective import Forward, Target
 from .steps import LevenbergMarquardt, Taken, direct
@@ -32,6 +32,7 @@ _NOISELESS = 1e-20  # share of the first objective: below it no noise is left to
 _FITTED = 0.5  # share of the answers that a first look may find fitted
 _LEAST_SHARE = 1e-6  # of the largest noise of an output, that of others at least
 _CLEAN = 1e-3  # of the first objective, below which there is little noise to follow
+_CERTAIN = 0.01  # curvature for each weight that is determined: no minimizer has less
 _LEAST = 1e-6  # of a rounding of the mean curvature: no rho is less
 NO_TAILS = (math.inf, 0.0, 1.0)
 _RESTART = 10.0  # factor on rho for the restart after weights have followed the noise
@@ -109,6 +110,8 @@ def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence
             tails = delta, law.share, law.length
             pulled = objective - (squares + beyond) / 2 - delta * excess
             logarithm += law.log_likelihood(near, squares, far, excess) - pulled / noise
+    elif _vanishes(model, sum(known)):
+        logarithm = -math.inf
     else:
         logarithm -= objective
     sizes = [
@@ -121,6 +124,20 @@ def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence
         for count, size in zip(known, sizes, strict=True)
     )
     return Evidence(logarithm, tuple(rhos), sum(known) / answers, noise, degrees, tails)
+
+
+def _vanishes(model: DirectModel, determined: float) -> bool:
+    """Say whether probabilities are so certain that H is that of the prior, whatever the labels.
+
+    All weights that the prior allows would answer like these then, and the evidence be as large of
+    noise as of anything. No minimizer is like this: there the last weights are pulled as much as
+    the loss asks for, which by the rho of the evidence is half of what is determined, and is at
+    most the curvature of all answers times their log odds.
+    """
+    operator = model.operator
+    pairs = zip(operator.curved, operator.linear.outputs, strict=True)
+    bent = sum(float(hessians(*x).diagonal(dim1=-2, dim2=-1).sum()) for x in pairs)
+    return processes.total_of(bent) < _CERTAIN * determined
 
 
 def prior_of(forward: Forward) -> Tensor:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 from sklearn.datasets import make_friedman1
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge
+from sklearn.metrics import log_loss
 
-from liftednet import LiftedRegressor
+from liftednet import LiftedClassifier, LiftedRegressor
 from liftednet.errors import DataError
 from liftednet.models import LiftedMLP, by_evidence
 from liftednet.models.by_evidence import Size
@@ -73,6 +76,19 @@ def test_the_evidence_of_the_linear_part_is_the_density_of_the_targets() -> None
     )  # fmt: skip
     # Laplace's approximation has a unit and a constant more, each worth a few nats
     assert small.log_evidence_ == pytest.approx(best - 60 * np.log(y.std()), abs=8)
+
+
+@pytest.mark.parametrize("seed", [206, 234, 284])
+def test_labels_that_are_noise_are_not_met_with_certainty(seed: int) -> None:
+    """Of 470 draws five were, without a word: the evidence of certainty was as large."""
+    random = np.random.default_rng(seed)
+    n, d = int(random.choice([80, 150, 300])), int(random.choice([4, 6, 10, 20]))
+    x, labels = random.standard_normal((n, d)), random.integers(0, 2, n)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = LiftedClassifier(random_state=0).fit(x, labels)
+    new = random.standard_normal((1000, d))
+    assert log_loss(random.integers(0, 2, 1000), model.predict_proba(new)) < 0.8
 
 
 def test_a_setting_of_ones_own_has_the_size_that_it_had() -> None:

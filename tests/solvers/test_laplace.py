@@ -401,6 +401,33 @@ def test_of_a_probability_the_evidence_is_laplace_s_integral() -> None:
     assert seen.rhos[0] == pytest.approx(known / (2 * float(point) ** 2))
 
 
+def test_where_labels_are_met_with_certainty_there_is_no_evidence() -> None:
+    """H is that of the prior there: any labels that are met would have nearly the evidence 0."""
+    x = torch.cat([normal(40, 3), torch.eye(40, dtype=torch.float64)], 1)
+    noise = torch.rand(40, generator=torch.Generator().manual_seed(3)) < 0.5
+    labels = torch.stack([noise, ~noise], 1).double()
+    soft = labels.clamp(0.2, 0.8)  # which can be met without being certain
+
+    def logarithms(y: Tensor, logits: Tensor) -> tuple[float, float]:
+        plain = linear(x, y)
+        targets = (replace(plain.targets[0], divergence=SOFTMAX),)
+        pull = (torch.full((43, 2), 1e-6, dtype=torch.float64),)
+        forward = replace(plain, targets=targets, pull=pull)
+        point = (torch.linalg.pinv(x) @ logits).flatten()
+        model = NormalEquations(forward, point)
+        objective, shares = forward.objective(point), logits.softmax(1)
+        bent = shares.diag_embed() - shares[:, :, None] * shares[:, None]
+        told = torch.einsum("np,nq,nkl->pkql", x, x, bent).reshape(86, 86)
+        volume = torch.logdet(told / 1e-6 + torch.eye(86, dtype=torch.float64))
+        seen = there(evidence(forward, model, objective))
+        return seen.logarithm, -objective - float(volume) / 2
+
+    assert logarithms(labels, 30 * labels)[0] == -np.inf
+    for y, logits in ((labels, 5 * labels), (soft, soft.log())):
+        found, wanted = logarithms(y, logits)
+        assert found == pytest.approx(wanted)
+
+
 def test_of_many_samples_a_thousand_tell_how_far_probabilities_are_averaged() -> None:
     x = normal(2500, 2)
     chances = (3 * x @ normal(2, 2, seed=1)).softmax(-1)
