@@ -14,6 +14,7 @@ from torch.func import vmap
 from liftednet import processes
 from liftednet.activation import Activation
 from liftednet.maps import pulled_back
+from liftednet.products import square_of_rows
 
 from .covariance import Covariance, Narrow, Triangular
 from .local_model import Damped, Linear, LocalModel
@@ -128,13 +129,15 @@ class DirectModel(LocalModel):
         return float(self.gradient @ step + step @ self.curved(step) / 2)
 
     def _weighed_jacobian(self) -> Tensor:
-        """Return A with A'A = J' Hess R J, (outputs of all samples, parameters)."""
+        """Return A with A'A = J' Hess R J, (`answers`, parameters)."""
         forward, linear = self.operator.forward, self.operator.linear
         rows = linear if isinstance(linear, Rows) else Rows(forward, self.point)
-        found = zip(self.operator.curved, rows.outputs, rows.jacobians, strict=True)
+        found = zip(
+            forward.targets, self.operator.curved, rows.outputs, rows.jacobians, strict=True
+        )
         return torch.cat([
-            _rooted(hessians(curved, outputs), jacobian).flatten(0, 2)
-            for curved, outputs, jacobian in found
+            _rooted(hessians(curved, outputs), jacobian, target.divergence.balanced).flatten(0, 2)
+            for target, curved, outputs, jacobian in found
         ])  # fmt: skip
 
     def minimizer(self, damping: float) -> Damped:
@@ -355,15 +358,19 @@ class OutputEquations(DirectModel):
 
     def _factor(self, diagonal: Tensor) -> Tensor | None:
         """Return the Cholesky factor of I + A D^-1 A', None where there is none."""
-        system = (self._rows / diagonal) @ self._rows.T
+        system = square_of_rows(self._rows / diagonal.sqrt())
         system.diagonal().add_(1.0)
         factor, failed = torch.linalg.cholesky_ex(system)
         return None if failed else factor
 
 
 def answers(forward: Forward) -> int:
-    """Return how many numbers the losses are held to, those of all processes."""
-    return int(processes.total_of(sum(target.values.numel() for target in forward.targets)))
+    """Return how many numbers the losses are held to, those of all processes.
+
+    Of probabilities that add up to 1 the last is none of its own.
+    """
+    rows = [(x.values.shape, x.divergence.balanced) for x in forward.targets]
+    return int(processes.total_of(sum(n * steps * (k - less) for (n, steps, k), less in rows)))
 
 
 def _of_weights(inputs: Sequence[Tensor], slopes: Sequence[Tensor]) -> Tensor:
@@ -426,13 +433,16 @@ def _over_time(forward: Forward, activation: Activation, point: Tensor) -> Tenso
     return torch.cat([of_cell, of_readout.flatten(3)], 3)
 
 
-def _rooted(curvature: Tensor, rows: Tensor) -> Tensor:
-    """Return S J for rows J and S with S'S each matrix, which is positive semidefinite."""
+def _rooted(curvature: Tensor, rows: Tensor, balanced: bool) -> Tensor:
+    """Return S J for rows J and S with S'S each matrix, which is positive semidefinite.
+
+    Where these are balanced, their smallest eigenvalue is 0, and S has a row less.
+    """
     if curvature.shape[-1] == 1:
         return curvature.clamp(min=0).sqrt() * rows
     values, vectors = torch.linalg.eigh(curvature)
     roots: Tensor = values.clamp(min=0).sqrt().unsqueeze(-1) * vectors.mT
-    return roots @ rows
+    return roots[..., 1 if balanced else 0 :, :] @ rows
 
 
 def by_layers(forward: Forward, point: Tensor) -> Tensor:

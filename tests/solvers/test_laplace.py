@@ -23,7 +23,11 @@ from liftednet.models import GaussNewton, Lifted, LiftedMLP
 from liftednet.models.results import Ending
 from liftednet.penalties import SquaredFrobenius
 from liftednet.solvers.gauss_newton.covariance import unpacked_covariance
-from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations
+from liftednet.solvers.gauss_newton.equations import (
+    NormalEquations,
+    OutputEquations,
+    answers,
+)
 from liftednet.solvers.gauss_newton.evidence import (
     _LEAST_SHARE,
     evidence,
@@ -419,7 +423,11 @@ def test_where_labels_are_met_with_certainty_there_is_no_evidence() -> None:
         bent = shares.diag_embed() - shares[:, :, None] * shares[:, None]
         told = torch.einsum("np,nq,nkl->pkql", x, x, bent).reshape(86, 86)
         volume = torch.logdet(told / 1e-6 + torch.eye(86, dtype=torch.float64))
-        seen = there(evidence(forward, model, objective))
+        by_outputs = OutputEquations(forward, point)
+        assert len(by_outputs.rows) == answers(forward) == 40  # the second class is told by one
+        seen, same = (there(evidence(forward, m, objective)) for m in (model, by_outputs))
+        assert same.logarithm == pytest.approx(seen.logarithm)
+        assert same.rhos == pytest.approx(seen.rhos)
         return seen.logarithm, -objective - float(volume) / 2
 
     assert logarithms(labels, 30 * labels)[0] == -np.inf
