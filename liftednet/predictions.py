@@ -79,7 +79,7 @@ class Prediction:
         Raises:
             DataError: y are no finite numbers, or not as many as there are answers.
         """
-        given = torch.from_numpy(finite_numbers("y", y)).to(self.mean)
+        given = torch.tensor(finite_numbers("y", y)).to(self.mean)
         shape = self.mean.shape
         if given.ndim == len(shape) - 1 and shape[-1] == 1:
             given = given.unsqueeze(-1)

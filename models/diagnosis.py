@@ -70,17 +70,32 @@ def warn_of(
         processes.warn(text)
 
 
-def judge_targets(structure: Structure, data: Data) -> None:
-    """Refuse targets of regressions whose squares overflow, and warn where they do in float32.
+def judge_targets(structure: Structure, data: Data, *, whole: bool = True) -> None:
+    """Refuse targets of regressions whose squares leave float64, and warn of those all alike.
+
+    Args:
+        structure: of the network.
+        data: as given.
+        whole: whether these are all, not a first batch.
 
     Raises:
-        DataError: the squares overflow float64, by which targets are measured.
+        DataError: the squares overflow float64, by which targets are measured, or vanish there.
     """
     for term in structure.network.terms:
         y = data.values.get(term.label)
         if y is None or not term.loss.equivariant or not len(y):
             continue
         largest, kind = float(y.abs().max()), y.dtype
+        if whole and len(y) > 1 and bool((y == y[0]).all()):
+            processes.warn(
+                f"y is {y[0].squeeze().tolist()} on every row: so is every answer, and error bars "
+                "have no width."
+            )
+        elif 0 < largest < math.sqrt(torch.finfo(torch.float64).tiny):
+            raise DataError(
+                f"y reaches {largest:.3g} at most, and its square vanishes in float64: divide y by "
+                "its scale, and multiply predictions by it."
+            )
         if largest * math.sqrt(y.numel()) >= math.sqrt(torch.finfo(torch.float64).max):
             raise DataError(
                 f"y reaches {largest:.3g}, and sums of its squares overflow float64: divide y by "

@@ -175,7 +175,11 @@ class CoverageDisplay(_Display):
 
         Raises:
             NotFittedError: as in `posterior`.
+            DataError: it has no intervals.
         """
+        if not hasattr(estimator, "predict_interval"):
+            kind = type(estimator).__name__
+            raise DataError(f"coverage is that of a LiftedRegressor's intervals; got {kind}.")
         levels, y = np.linspace(0.05, 0.95, 19), np.asarray(y)
         ends = (estimator.predict_interval(X, float(level)) for level in levels)
         shares = np.array([np.mean((low < y) & (y < high)) for low, high in ends])

@@ -169,10 +169,15 @@ class Posterior:
             lengths: of sequences, as the model takes them.
 
         Raises:
-            DataError: X cannot be used, or n is not positive.
+            DataError: X cannot be used, n is not positive, or generator is none.
         """
         require_count("the number of draws", n, 1)
         source = torch.Generator().manual_seed(0) if generator is None else generator
+        if not isinstance(source, torch.Generator):
+            raise DataError(
+                "generator must be a torch.Generator, such as torch.Generator().manual_seed(0), "
+                f"got {generator!r}."
+            )
         X = self.read(X)
         data = self.model._unlabeled(X, lengths)
         drawn = self.laplace.draws(self._forward(data), n, source)

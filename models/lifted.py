@@ -328,7 +328,7 @@ class Lifted(Prepared):
         if constraints:
             raise DataError("constraints speak of all samples at once: give X and y as arrays.")
         raw = batches.first()
-        judge_targets(structure, raw)
+        judge_targets(structure, raw, whole=False)
         lipschitz = choice.lipschitz
         standardization = self._standardization(raw, self.warm_start, lipschitz).of_a_part
         first = standardization.of(raw)

@@ -189,3 +189,8 @@ def test_large_numbers_end_in_words(kind) -> None:
     assert found.score(x, (Y[:60] * 1e30).astype(np.float32)) > 0.5
     with pytest.raises(DataError, match="overflow float64"):
         kind((4,)).fit(X, Y * 1e200)
+    with pytest.raises(DataError, match="its square vanishes in float64"):
+        kind((4,)).fit(X, Y * 1e-200)
+    with pytest.warns(FitWarning, match=r"y is 3\.0 on every row"):
+        found = kind((4,), random_state=0).fit(x, np.full(60, 3.0))
+    np.testing.assert_allclose(found.predict(x), 3.0, rtol=1e-6)

@@ -64,6 +64,8 @@ def test_pictures_follow_the_convention_of_scikit_learn() -> None:
     assert shown.names == ("x1", "x2", "x3") and len(axes.patches) == 3
     held = CoverageDisplay.from_estimator(model, x[100:], y[100:])
     assert (np.diff(held.shares) >= 0).all() and 0.8 < held.shares[-2] <= 1  # of 90 %
+    with pytest.raises(DataError, match="got LiftedClassifier"):
+        CoverageDisplay.from_estimator(LiftedClassifier(), x, y)
     one = LiftedRegressor(**QUICK).fit(x[:, :1], y)
     curve = FitDisplay.from_estimator(one, x[:, :1], y)
     np.testing.assert_allclose(curve.mean, one.predict(curve.inputs[0][:, None]))

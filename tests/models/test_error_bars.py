@@ -373,10 +373,16 @@ def test_densities_take_the_answers_that_a_fit_does_and_no_others() -> None:
     generator = np.random.default_rng(0)
     x = generator.normal(size=(60, 2))
     y = x[:, 0] + 0.3 * generator.normal(size=60)
-    found = posterior(LiftedRegressor((3,), random_state=0).fit(x, y)).predict(x)
+    bars = posterior(LiftedRegressor((3,), random_state=0).fit(x, y))
+    refuses(DataError, "must be a torch.Generator", lambda: bars.sample(x, 2, 0))  # type: ignore[arg-type]
+    found = bars.predict(x)
     column = found.log_density(torch.from_numpy(y)[:, None])
     assert column.shape == (60, 1)
     for same in (y, y[:, None], pd.Series(y), list(y), torch.from_numpy(y)):
         torch.testing.assert_close(found.log_density(same), column)
     refuses(DataError, r"shape \(60, 1\), got \(3, 1\)", lambda: found.log_density(y[:3]))
     refuses(DataError, "y must be finite", lambda: found.log_density(y * np.nan))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of arrays that may not be written to
+        y.flags.writeable = False
+        torch.testing.assert_close(found.log_density(y), column)
