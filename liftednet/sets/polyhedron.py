@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-_MET = 1e-9  # by which limits, signs of prices, or what gives way may be off, beside their scale
+MET = 1e-9  # by which limits, signs of prices, or what gives way may be off, beside their scale
 _AT_AN_END = 1e-6  # likewise, to count as there: answers may be in float32
 _RIDGE = 1e-10  # on the products of rows of norm 1, while rows that bind may contradict each other
 _PATIENCE = 3  # exchanges of all rows that are wrong, without fewer of them
@@ -120,12 +120,12 @@ def least_excess(matrix: Any, lower: Array, upper: Array) -> Array | None:
         method="highs",
     )
     size = max(1.0, *np.abs(np.concatenate([upper[above], lower[below]])))
-    if found.x is None or found.fun <= _MET * size:
+    if found.x is None or found.fun <= MET * size:
         return None
     slack, excess = found.x[unknowns:], np.zeros(len(lower))
     excess[above] = slack[: above.sum()]
     excess[below] = np.maximum(excess[below], slack[above.sum() :])
-    return np.where(excess > _MET * size, excess, 0.0)
+    return np.where(excess > MET * size, excess, 0.0)
 
 
 class _Point(NamedTuple):
@@ -237,7 +237,7 @@ class _Trained(torch.autograd.Function):
 
 def _met(u: Tensor) -> Tensor:
     """Return by how much limits may be off, (samples,)."""
-    return _MET * _size(u).squeeze(-1)
+    return MET * _size(u).squeeze(-1)
 
 
 def _size(u: Tensor) -> Tensor:

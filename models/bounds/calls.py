@@ -468,5 +468,5 @@ def _projected(walk: Walk, call: Call) -> Tensor | None:
             if bool((low[..., :-1] != 0).any() | (high[..., :-1] != 0).any()):
                 return None
             end = walk.units.low[own, -1]
-        ends.append(end[0].isfinite())
+        ends.append(end[0].double())
     return walk.units.projected(u.units, rows.double(), *ends)

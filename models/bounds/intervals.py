@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DeclarationError
+from liftednet.sets.polyhedron import MET
 
 from .curves import Curve
 
@@ -437,7 +438,9 @@ class Units:
         return self.rowwise(below, make, below.shape[1])
 
     def projected(self, below: Tensor, rows: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-        """Return the nearest points of units (n, k) within limits, l <= A v <= h.
+        """Return the nearest points v of units (n, k) within limits, l <= A v <= h.
+
+        A unit whose limits are its own is clipped to these; one that others hold, too, meets them.
 
         Their derivative J in u is a projection: J_kk is in [0, 1], J_jk in [-1/2, 1/2], and not
         negative where each limit is on one unit or on the difference of two: J then is the mean
@@ -446,7 +449,7 @@ class Units:
         Args:
             below: units.
             rows: A, (limits, k).
-            lower: whether there is l, (limits,) booleans.
+            lower: l, (limits,), float64, infinite where there is none.
             upper: the same of h.
         """
         touched = rows != 0
@@ -454,7 +457,8 @@ class Units:
         means = bool((single | ((touched.sum(1) == 2) & (rows.sum(1) == 0))).all())
         halves = _together(touched).double() / 2
         alone = ~touched[~single].any(0)
-        low_side, high_side = ((side & single)[:, None] for side in (lower, upper))
+        least, most = _of_one(rows[single], lower[single], upper[single])
+        low_side, high_side = ((x.isfinite() & single)[:, None] for x in (lower, upper))
         raised = (((rows > 0) & low_side) | ((rows < 0) & high_side)).any(0)  # max(u, l): convex
         lowered = (((rows > 0) & high_side) | ((rows < 0) & low_side)).any(0)
 
@@ -468,8 +472,14 @@ class Units:
             convex = (self.convex[x] & (alone & ~lowered)[:, None]).flatten(0, 1)
             concave = (self.concave[x] & (alone & ~raised)[:, None]).flatten(0, 1)
             steepest = self.steepest(x.flatten(), self.joint(x))
+            ends = self.low[x][..., -1], self.high[x][..., -1]
+            off = MET * (1 + torch.maximum(*(end.abs() for end in ends)).amax(1, keepdim=True))
+            clipped = (end.clamp(least, most) for end in ends)
+            inside = (
+                torch.where(alone, *pair) for pair in zip(clipped, (least, most), strict=True)
+            )
+            low[..., -1], high[..., -1] = (x + o for x, o in zip(inside, (-off, off), strict=True))
             low, high = low.flatten(0, 1), high.flatten(0, 1)
-            low[:, -1], high[:, -1] = -math.inf, math.inf
             reason = self.reason[x].amax(1, keepdim=True).expand(x.shape).flatten()
             block = self._new_block(steepest, "a projection on limits")
             return self._add(low, high, block, convex, concave, reason)
@@ -500,6 +510,15 @@ def _times(low: Tensor, high: Tensor, least: Tensor, most: Tensor) -> tuple[Tens
     ends = [end * slope for end in (low, high) for slope in (least, most)]
     ends = [end.nan_to_num(0.0, torch.inf, -torch.inf) for end in ends]
     return _outward(*torch.stack(ends).aminmax(dim=0))
+
+
+def _of_one(rows: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the ends of units, (k,) each, by limits (n, k) of one unit each."""
+    unit, factors = rows.abs().argmax(1), rows.sum(1)
+    ends = torch.stack([lower / factors, upper / factors])
+    infinite = torch.full((rows.shape[1],), math.inf, dtype=torch.float64)
+    least = (-infinite).scatter_reduce(0, unit, ends.amin(0), "amax")
+    return least, infinite.scatter_reduce(0, unit, ends.amax(0), "amin")
 
 
 def _together(touched: Tensor) -> Tensor:

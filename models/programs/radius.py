@@ -35,7 +35,7 @@ class Radius:
     """How far an input may move before a classifier's answer changes.
 
     Attributes:
-        label: the class of the largest score at the input.
+        label: the class of the largest score at the input, of an estimator its name.
         least: inside this distance the answer is the same, which is proven.
         most: at this distance is an input with another answer.
         x: that input.
@@ -51,7 +51,7 @@ class Radius:
         (0, 0.5, 0.5)
     """
 
-    label: int
+    label: Any
     least: float
     most: float
     x: Array
@@ -114,10 +114,11 @@ def robustness_radius(
     scores = composition.forward(point)
     label = int(scores.argmax()) if len(scores) > 1 else int(scores[0] > 0)
     margins = _margins(len(scores), label)
+    name = model.classes_[label].tolist() if hasattr(model, "classes_") else label
     near = _nearest_other(composition, point, ends, margins)
     most = float(np.linalg.norm(near - point, norm))
     if most == 0:
-        return Radius(label, 0.0, 0.0, near)
+        return Radius(name, 0.0, 0.0, near)
     wide = most * (1 + _ROUNDED)
     low, high = np.maximum(ends[0], point - wide), np.minimum(ends[1], point + wide)
     ball = (point, wide) if norm == 2 else None
@@ -149,7 +150,7 @@ def robustness_radius(
         tree.cutoff = most * (1 - 0.9 * gap)
         if time.perf_counter() > until:
             break
-    return Radius(label, min(tree.bound, most), most, near)
+    return Radius(name, min(tree.bound, most), most, near)
 
 
 def _margins(outputs: int, label: int) -> Array:

@@ -11,6 +11,7 @@ import torch
 from liftednet.errors import DeclarationError
 from liftednet.models.bounds import curves, intervals
 from liftednet.models.bounds.intervals import Units, steepest
+from liftednet.sets.polyhedron import nearest_in_polyhedron
 
 INF = math.inf
 
@@ -105,20 +106,20 @@ def test_a_projection_moves_within_its_limits_and_what_they_hold_together():
     """J of a bound is 0 or 1; of an order u_1 <= u_2 half of both, or of one itself."""
     table, x = made(*3 * [(-INF, INF)])
     steep = table.affine(x[None], torch.diag(vector(2.0, -4.0, 1.0)))
-    some, none = torch.tensor([True]), torch.tensor([False])
+    some, none, under = vector(1.0), vector(INF), vector(-INF)
     bound = table.projected(steep, matrix([1.0, 0.0, 0.0]), some, none)[0]
     same(table.low[bound, :-1], torch.diag(vector(0.0, -4.0, 1.0)))
     same(table.high[bound, :-1], torch.diag(vector(2.0, -4.0, 1.0)))
     assert table.convex[bound, -1].all()  # max(u, l)
     assert table.concave[bound, -1].tolist() == [False, True, True]
-    capped = table.projected(steep, matrix([1.0, 0.0, 0.0]), none, some)[0]
+    capped = table.projected(steep, matrix([1.0, 0.0, 0.0]), under, some)[0]
     assert table.concave[capped, -1].all()
     assert table.convex[capped, -1].tolist() == [False, True, True]
     below = table.projected(steep, matrix([-1.0, 0.0, 0.0]), some, none)[0]  # u <= -l
     assert (
         table.convex[below, -1].tolist() == [False, True, True] and table.concave[below, -1].all()
     )
-    order = table.projected(steep, matrix([1.0, -1.0, 0.0]), none, some)[0]
+    order = table.projected(steep, matrix([1.0, -1.0, 0.0]), under, some)[0]
     same(table.low[order, :-1], matrix([0.0, -2.0, 0.0], [0.0, -4.0, 0.0], [0.0, 0.0, 1.0]))
     same(table.high[order, :-1], matrix([2.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]))
     assert (
@@ -131,9 +132,27 @@ def test_a_projection_moves_within_its_limits_and_what_they_hold_together():
     same(table.high[total, :-1], matrix([2.0, 2.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]))
     assert table.joint(bound) <= 4 * (1 + 1e-8)  # nearest points are no farther apart
     chain = table.projected(
-        steep, matrix([1.0, -1.0, 0.0], [0.0, 1.0, -1.0]), none.expand(2), some.expand(2)
+        steep, matrix([1.0, -1.0, 0.0], [0.0, 1.0, -1.0]), under.expand(2), some.expand(2)
     )[0]
     assert table.high[chain[0], 2] == pytest.approx(0.5)  # by the second unit, with the third
+
+
+def test_a_projection_is_clipped_by_the_limits_of_one_unit():
+    table, x = made((-1.0, 4.0), (-1.0, 4.0), (-1.0, 4.0))
+    steep = table.affine(x[None], torch.diag(vector(2.0, -4.0, 1.0)))  # to [-2, 8], [-16, 4]
+    rows = matrix([1.0, 0.0, 0.0], [-2.0, 0.0, 0.0], [0.0, 1.0, -1.0], [0.0, 0.0, 1.0])
+    lower, upper = vector(0.5, -INF, -INF, -INF), vector(INF, 6.0, 0.0, 3.0)
+    found = table.projected(steep, rows, lower, upper)[0]  # u_1 in [.5, inf), u_2 <= u_3 <= 3
+    for end, wanted in zip(table.span(found), ((0.5, -INF, -INF), (8.0, INF, 3.0)), strict=True):
+        torch.testing.assert_close(end, vector(*wanted), rtol=0, atol=1e-7)
+    drawn = torch.Generator().manual_seed(0)
+    draws = matrix(*torch.empty(200, 3).uniform_(-1, 4, generator=drawn).tolist()) * vector(
+        2.0, -4.0, 1.0
+    )
+    ends = (x.expand(200, -1) for x in (lower, upper))
+    nearest = nearest_in_polyhedron(rows, draws, *ends)
+    low, high = table.span(found)
+    assert bool(((low <= nearest) & (nearest <= high)).all())
 
 
 LINE, CUP, CAP = (True, True), (True, False), (False, True)
@@ -178,7 +197,7 @@ def test_what_is_unknown_stays_so_with_its_reason():
         table.affine(both, matrix([1.0], [2.0])), table.sums(both, matrix([1.0, -2.0]),
         zeros(1), zeros(1)), table.product(x, lost), table.largest(both), table.softmax(both),
         table.log_softmax(both), table.bent(lost, curves.TANH),
-        table.projected(both, matrix([1.0, 1.0]), torch.tensor([True]), torch.tensor([True])),
+        table.projected(both, matrix([1.0, 1.0]), vector(1.0), vector(1.0)),
     ]  # fmt: skip
     for found in kept:
         assert [table.reasons[n] for n in table.reason[found.flatten()]] == [

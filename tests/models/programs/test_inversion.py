@@ -142,8 +142,10 @@ def test_exact_slopes_are_attained_where_they_say(activation, gap) -> None:
 
 def test_no_input_within_the_radius_has_another_answer() -> None:
     X = RNG.normal(size=(300, 3))
-    model = LiftedClassifier((8,), max_iter=10, random_state=0).fit(X, (X[:, 0] > X[:, 1] ** 2))
+    labels = np.where(X[:, 0] > X[:, 1] ** 2, "inside", "outside")
+    model = LiftedClassifier((8,), max_iter=10, random_state=0).fit(X, labels)
     found = robustness_radius(model, torch.tensor(X[0], requires_grad=True))
+    assert found.label == model.predict(X[:1])[0]
     assert 0 < found.least <= found.most and found.most - found.least <= 2e-3 * found.most
     assert found.x is not None and np.abs(found.x - X[0]).max() == pytest.approx(found.most)
     around = X[0] + found.least * RNG.uniform(-1, 1, (5000, 3))
