@@ -251,7 +251,8 @@ def _choose(
         if not larger.size.serves(samples):
             cut = f"; {units} would take longer than a fit without settings may"
             break
-        if search.noise < _NEARLY and size.noisy:
+        # with more weights than answers two layers follow any noise, which is small by chance
+        if search.noise < _NEARLY and size.noisy and deep.size.weights <= samples * size.outputs:
             search.tries(deep, _SURE)
             break
         if not search.tries(larger, _SURE):

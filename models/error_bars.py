@@ -360,6 +360,12 @@ def laplace_of(model: Lifted, shared: bool = False) -> Laplace:
             _warn_of_spread(target, forward.passed(found.point)[0], counted)
         elif shared and (rows := int((counted > 0).any(-1).sum())) < _FEWEST:
             raise SolverError(f"{rows} rows tell no noise: error bars need {_FEWEST} at least.")
+        elif shared and found.left < 1:
+            warnings.warn(
+                f"the weights can follow all of the {rows} rows: how much of y is noise cannot be "
+                "told, and error bars may be far too narrow. Give more rows or fewer columns.",
+                FitWarning, stacklevel=4,
+            )  # fmt: skip
         known = float((counted * term.loss.log_constant(target.values)).sum())
         found = replace(found, logarithm=found.logarithm - known)
     if moments is None:

@@ -51,7 +51,8 @@ class Evidence:
     layer that the data determine: MacKay, A Practical Bayesian Framework for Backpropagation
     Networks, 1992; with Gauss-Newton's H Foresee and Hagan, Gauss-Newton Approximation to Bayesian
     Learning, 1997. Biases count as weights here, so that a unit that answers nothing tells nothing.
-    Weights that rest on an end are known, and stand neither in n_l nor in H.
+    Weights that rest on an end are known, and stand neither in n_l nor in H. Where N - gamma is
+    below 1, s is 2 F / N, which is the same where it is stationary, and known by N degrees.
 
     Of Huber's loss s is sum psi^2 / (n - gamma), psi being residuals clipped at delta and n those
     within it (his own asymptotic variance, 1964, which outliers hardly move), B is 1 for these n,
@@ -101,6 +102,8 @@ def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence
         degrees, far = max(near - sum(known), 1.0), answers - near
         beyond = delta**2 * far if far else 0.0
         noise = (squares + beyond) / degrees
+        if near - sum(known) < 1.0 and not far:  # |y - u|^2 is then rounding as well
+            noise, degrees = 2 * objective / answers, answers
         if not noise > 0:
             return None
         if math.isinf(delta):

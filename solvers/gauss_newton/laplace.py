@@ -47,6 +47,8 @@ class Laplace:
         share: of H^-1 that outputs are spread by: of probabilities see `share_of`, of numbers 1, or
             more where other fits are farther off.
         tails: delta, share and length of those of the noise, see `Noise`.
+        left: what answers have beside the weights that they determine, N - gamma; not kept in
+            files.
     """
 
     point: Tensor
@@ -57,6 +59,7 @@ class Laplace:
     logarithm: float
     share: float = 1.0
     tails: tuple[float, float, float] = NO_TAILS
+    left: float = math.inf
 
     def outputs(self, forward: Forward) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield outputs and their covariances by the weights, some samples after others.
@@ -192,9 +195,11 @@ def _laplace(forward: Forward, point: Tensor) -> tuple[Laplace, Tensor | None] |
     noise = point.new_full((target.values.shape[-1],), seen.noise if forward.squared else 0.0)
     if target.precision is not None:
         noise = noise / target.precision
+    left = (1 - seen.fitted) * count_answers(target)
     found = Laplace(
-        point, covariance, seen.noise, noise, seen.degrees, seen.logarithm, tails=seen.tails
-    )
+        point, covariance, seen.noise, noise, seen.degrees, seen.logarithm, tails=seen.tails,
+        left=left,
+    )  # fmt: skip
     return found, precision_of(forward, model)
 
 
