@@ -203,7 +203,7 @@ class Likelihood(Loss):
 
     Attributes:
         delta: residuals from which it is linear; infinite where it is not Huber's.
-        sized: whether the data tell s, the size of the noise; elsewhere it is 1.
+        sized: whether the data tell s, the size of the noise; elsewhere it is 1, or more of counts.
 
     Example:
         >>> from liftednet.losses import Huber, Likelihood, Quantile
@@ -354,7 +354,8 @@ class Poisson(_Numbers, FenchelYoungLoss, Likelihood):
     Nelder and Wedderburn, Generalized Linear Models, Journal of the Royal Statistical Society A 135
     (1972). Its gradient has no Lipschitz constant: Gauss-Newton trains it. Numbers of 0 or more are
     taken, integers or not, as by scikit-learn's PoissonRegressor: of counts over times of several
-    lengths give rates y, and the times as weights of samples. Intervals are of counts.
+    lengths give rates y, and the times as weights of samples. Intervals are of counts. By the
+    evidence counts may have s times Poisson's variance, see `Evidence`.
 
     Example:
         >>> import torch
@@ -382,11 +383,15 @@ class Poisson(_Numbers, FenchelYoungLoss, Likelihood):
 
     def predicted(self, center: Tensor, width: Tensor, noise: Noise, degrees: float) -> Prediction:
         """Return counts, averaged over their rates."""
-        return CountPrediction.around(center, width)
+        return CountPrediction.around(center, width, noise.size)
 
     def drawn(self, u: Tensor, noise: Noise, generator: torch.Generator) -> Tensor:
-        """Return counts of rate exp(u)."""
-        return torch.poisson(u.cpu().clamp(max=MOST_LOGARITHM).exp(), generator).to(u)
+        """Return counts of mean exp(u), and s times as much variance, by rates from a gamma."""
+        rates, more = u.cpu().clamp(max=MOST_LOGARITHM).exp(), (noise.size.cpu() - 1).expand_as(u)
+        varied = more > 0
+        shapes = rates[varied] / more[varied]
+        rates[varied] = torch._standard_gamma(shapes, generator) * more[varied]
+        return torch.poisson(rates, generator).to(u)
 
     def log_constant(self, y: Tensor) -> Tensor:
         """Return log y! less what half the deviance has of it."""

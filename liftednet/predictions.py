@@ -16,6 +16,7 @@ from liftednet.validation import finite_numbers, is_number
 
 _MOST_DEGREES = 1e9  # from which Student's distribution is the normal one
 _POINTS = 20  # of Gauss-Hermite quadrature
+_POISSON = 1 + 1e-6  # s at which a negative binomial is Poisson's but for a millionth
 MOST_LOGARITHM = 36.0  # of a rate: counts beyond are no whole numbers of float64
 
 
@@ -132,41 +133,57 @@ class PowerPrediction(Prediction):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CountPrediction(Prediction):
-    """Poisson's counts of rates that have these values with these shares.
+    """Counts of rates r that have these values with these shares: Poisson's, or negative binomial.
 
     Attributes:
         rates: (points, samples, outputs).
         shares: (points, 1, 1), of sum 1.
+        dispersion: s, (outputs,): variances are s r, by negative binomials where s is above 1.
     """
 
     rates: Tensor
     shares: Tensor
+    dispersion: Tensor
 
     @classmethod
-    def around(cls, center: Tensor, width: Tensor) -> CountPrediction:
+    def around(cls, center: Tensor, width: Tensor, dispersion: Tensor) -> CountPrediction:
         """Return the counts whose rates have logarithms from N(center, width^2)."""
         logarithms, shares = normal_points(center, width, _POINTS)
         rates = logarithms.clamp(max=MOST_LOGARITHM).exp()
         mean = (shares * rates).sum(0)
         apart = (shares * (rates - mean).square()).sum(0).sqrt()
-        return cls(center.exp(), mean.sqrt(), apart, rates=rates, shares=shares)
+        most = dispersion.clamp(min=1).to(mean)
+        noise = (most * mean).sqrt()
+        return cls(center.exp(), noise, apart, rates=rates, shares=shares, dispersion=most)
 
     def quantile(self, level: float) -> Tensor:
         """Return the least count that is not passed with a probability, (samples, outputs)."""
-        from scipy.special import pdtr
-        from scipy.stats import poisson
+        from scipy.stats import nbinom, poisson
 
         rates, shares = self.rates.cpu().numpy(), self.shares.cpu().numpy()
-        low, high = (poisson.ppf(level, end) for end in (rates.min(0), rates.max(0)))
+        s = self.dispersion.cpu().numpy()
+        varied, least = bool((s > 1).any()), np.maximum(s, _POISSON)
+
+        def law(r: Any) -> Any:
+            return nbinom(r / (least - 1), 1 / least) if varied else poisson(r)
+
+        low, high = (law(end).ppf(level) for end in (rates.min(0), rates.max(0)))
         while (low < high).any():  # each is between those of the least and of the largest rate
             middle = low + (high - low) // 2
-            enough = (shares * pdtr(middle, rates)).sum(0) >= level
+            passed = law(rates).cdf(middle)
+            enough = (shares * passed).sum(0) >= level
             low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
         return torch.from_numpy(low).to(self.rates)
 
     def _log_density(self, y: Tensor) -> Tensor:
         """Return log P(y), (samples, outputs)."""
-        each = torch.xlogy(y, self.rates) - self.rates - torch.lgamma(y + 1)
+        r, s = self.rates, self.dispersion
+        each = torch.xlogy(y, r) - r - torch.lgamma(y + 1)
+        if bool((s > 1).any()):
+            size = r / (s - 1)
+            count = torch.lgamma(y + size) - torch.lgamma(size) - torch.lgamma(y + 1)
+            varied = count - size * s.log() + torch.xlogy(y, 1 - 1 / s)
+            each = torch.where(s > 1, varied, each)
         return torch.logsumexp(each + self.shares.log(), 0)
 
 

@@ -33,7 +33,7 @@ from .standardization import Moments, unpacked_standardization
 
 if TYPE_CHECKING:
     from liftednet.solvers.gauss_newton.laplace import Laplace
-    from liftednet.solvers.gauss_newton.objective import Forward, Target
+    from liftednet.solvers.gauss_newton.objective import Forward
 
 __all__ = ["Posterior", "posterior"]
 
@@ -42,8 +42,6 @@ _MOST_BYTES = 2**24  # of error bars in a file
 _MOST_WORK = 4e11  # multiplications in a matrix of all weights, about ten seconds
 _KNOWN = 1e300  # degrees of freedom of a noise that is known, in a file
 _SURE = 2.0  # standard errors by which means are better than medians
-_SPREAD = 1.5  # times their rate, from which the variance of counts is not Poisson's
-_CLEARLY = 3.0  # standard errors of this
 _FAR = 1e6  # most that variances differ by
 _METHOD = "method=GaussNewton(evidence=True) of liftednet.models"
 
@@ -356,11 +354,10 @@ def laplace_of(model: Lifted, shared: bool = False) -> Laplace:
     moments = fitted.standardization.moments.get(term.label)
     counted = target.weight * target.counted[..., None]
     if isinstance(term.loss, Likelihood):
-        if shared and not term.loss.sized:
-            _warn_of_spread(target, forward.passed(found.point)[0], counted)
-        elif shared and (rows := int((counted > 0).any(-1).sum())) < _FEWEST:
+        rows = int((counted > 0).any(-1).sum())
+        if shared and term.loss.sized and rows < _FEWEST:
             raise SolverError(f"{rows} rows tell no noise: error bars need {_FEWEST} at least.")
-        elif shared and found.left < 1:
+        if shared and term.loss.sized and found.left < 1:
             warnings.warn(
                 f"the weights can follow all of the {rows} rows: how much of y is noise cannot be "
                 "told, and error bars may be far too narrow. Give more rows or fewer columns.",
@@ -376,20 +373,6 @@ def laplace_of(model: Lifted, shared: bool = False) -> Laplace:
         slopes = slopes + moments.power.to(y).log_slopes(y)
     density = found.logarithm + float((counted * slopes).sum())
     return replace(found, logarithm=density if fitted.varying is None else -math.inf)
-
-
-def _warn_of_spread(target: Target, outputs: Tensor, counted: Tensor) -> None:
-    """Warn of counts that vary clearly more than Poisson's, by Pearson's statistic."""
-    rates = outputs.exp()
-    total = counted.expand_as(rates).sum()
-    varied = (counted * (target.values - rates).square() / rates).sum() / total
-    chance = (counted * (2 + 1 / rates)).sum().sqrt() / total
-    if float(varied) > max(_SPREAD, 1 + _CLEARLY * float(chance)):
-        warnings.warn(
-            f"these counts vary {float(varied):.2g} times as much as Poisson's of their rates: "
-            "error bars are too narrow. loss=None finds the size of the noise.",
-            FitWarning, stacklevel=4,
-        )  # fmt: skip
 
 
 def widen(model: Lifted, others: Sequence[Lifted]) -> None:

@@ -32,6 +32,7 @@ _NOISELESS = 1e-20  # share of the first objective: below it no noise is left to
 _FITTED = 0.5  # share of the answers that a first look may find fitted
 _LEAST_SHARE = 1e-6  # of the largest noise of an output, that of others at least
 _CLEAN = 1e-3  # of the first objective, below which there is little noise to follow
+_CLEARLY = 3.0  # standard errors by which counts vary more than Poisson's
 _CERTAIN = 0.01  # curvature for each weight that is determined: no minimizer has less
 _LEAST = 1e-6  # of a rounding of the mean curvature: no rho is less
 NO_TAILS = (math.inf, 0.0, 1.0)
@@ -58,7 +59,9 @@ class Evidence:
     within it (his own asymptotic variance, 1964, which outliers hardly move), B is 1 for these n,
     and the first two terms are the likelihood of `Noise`, whose tails are as far as residuals are.
     Other losses D(y, u) are probabilities by themselves, exp(-D): s is 1, the second term is none,
-    and H = J'BJ + 2 rho with B the Hessian of D in u.
+    and H = J'BJ + 2 rho with B the Hessian of D in u. Counts may vary more than Poisson's: where
+    Pearson's sum (y - r)^2 / r over N - gamma is clearly above 1, that is s, and the first terms
+    are -F / s - (N / 2) log s, the extended quasi-likelihood of Nelder and Pregibon (1987).
 
     Attributes:
         logarithm: log p(y).
@@ -116,7 +119,8 @@ def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence
     elif _vanishes(model, sum(known)):
         logarithm = -math.inf
     else:
-        logarithm -= objective
+        noise = _dispersion(forward, model, sum(known))
+        logarithm -= objective / noise + answers / 2 * math.log(noise)
     sizes = [
         float(part.square().sum()) for part in (model.point * (forward.pulls > 0)).split(parts)
     ]
@@ -127,6 +131,17 @@ def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence
         for count, size in zip(known, sizes, strict=True)
     )
     return Evidence(logarithm, tuple(rhos), sum(known) / answers, noise, degrees, tails)
+
+
+def _dispersion(forward: Forward, model: DirectModel, determined: float) -> float:
+    """Return s of counts that vary more than chance lets Poisson's, 1 of all else."""
+    pairs = zip(forward.targets, model.operator.linear.outputs, strict=True)
+    sums = [target.pearson(outputs) for target, outputs in pairs if target.dispersed]
+    if len(sums) < len(forward.targets):
+        return 1.0
+    answers, total, variance = processes.total(torch.stack(sums).sum(0))[0].tolist()
+    found: float = total / max(answers - determined, 1.0)
+    return found if found > 1 + _CLEARLY * variance**0.5 / answers else 1.0
 
 
 def _vanishes(model: DirectModel, determined: float) -> bool:

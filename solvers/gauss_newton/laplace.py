@@ -41,7 +41,8 @@ class Laplace:
         point: all weights, (parameters,), float64.
         covariance: H^-1.
         scale: s, 1 where the loss is a probability.
-        noise: variance of the targets of squares around the outputs, (outputs,); none of others.
+        noise: variance of the targets of squares around the outputs, (outputs,), of counts in
+            units of their rates; none of others.
         degrees: of freedom by which the noise is known; infinite of others.
         logarithm: log p(targets); -inf where weights have no rho.
         share: of H^-1 that outputs are spread by: of probabilities see `share_of`, of numbers 1, or
@@ -192,7 +193,8 @@ def _laplace(forward: Forward, point: Tensor) -> tuple[Laplace, Tensor | None] |
     seen = evidence(forward, model, forward.objective(point))
     if covariance is None or seen is None:
         return None
-    noise = point.new_full((target.values.shape[-1],), seen.noise if forward.squared else 0.0)
+    sized = forward.squared or target.dispersed
+    noise = point.new_full((target.values.shape[-1],), seen.noise if sized else 0.0)
     if target.precision is not None:
         noise = noise / target.precision
     left = (1 - seen.fitted) * count_answers(target)

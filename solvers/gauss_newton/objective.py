@@ -47,6 +47,7 @@ class Target:
         weight: a factor of the divergence, or one for each sample, (samples, 1, 1).
         precision: of squares alone, a factor for each output, (outputs,); None for 1.
         delta: of Huber's loss, which squares are from there on; infinite of others.
+        dispersed: whether answers may vary more than exp(-D) says, as counts do.
     """
 
     divergence: Divergence
@@ -55,6 +56,7 @@ class Target:
     weight: float | Tensor = 1.0
     precision: Tensor | None = None
     delta: float = math.inf
+    dispersed: bool = False
 
     def __post_init__(self) -> None:
         """Keep the targets in double precision, and something finite where none counts."""
@@ -93,6 +95,13 @@ class Target:
             away = away * self.precision.sqrt()
         near, weight = away <= self.delta, self.weight * self.counted[..., None].double()
         parts = near.double(), near * away.square(), (away - self.delta).clamp(min=0)
+        return torch.stack([(weight * part).sum() for part in parts])
+
+    def pearson(self, outputs: Tensor) -> Tensor:
+        """Return how many answers there are, sum (y - r)^2 / r of rates r, and its variance."""
+        rates = self.divergence.link_gradient(outputs)
+        weight = self.weight * self.counted[..., None].double()
+        parts = torch.ones_like(rates), (self.values - rates).square() / rates, 2 + 1 / rates
         return torch.stack([(weight * part).sum() for part in parts])
 
     def slopes(self, outputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,13 +9,14 @@ import pytest
 import torch
 from scipy.integrate import quad
 from scipy.special import logsumexp
-from scipy.stats import norm, poisson
+from scipy.stats import nbinom, norm, poisson
 from sklearn.linear_model import PoissonRegressor
 
 from liftednet import LiftedRegressor, load, posterior, save
-from liftednet.errors import DataError, FitWarning
+from liftednet.errors import DataError
 from liftednet.losses import Poisson
 from liftednet.models import GaussNewton, LiftedMLP
+from liftednet.noise import Noise
 from liftednet.predictions import CountPrediction
 
 BY_EVIDENCE = GaussNewton(steps=200, evidence=True)
@@ -30,8 +31,9 @@ def counted(samples: int, seed: int, rate: float = 3.0) -> tuple[Any, Any, Any]:
 
 def test_the_evidence_of_counts_is_that_of_an_integral() -> None:
     """One weight of a Poisson regression: its likelihood and prior, integrated."""
-    x, y, _ = counted(60, 0, rate=1.0)
-    x, y = torch.from_numpy(x[:, :1]), torch.from_numpy(y)[:, None]
+    generator = np.random.default_rng(0)
+    x = torch.from_numpy(generator.uniform(-1, 1, (60, 1)))
+    y = torch.from_numpy(generator.poisson(x.exp()).astype(float))
     options: dict[str, Any] = {"bias": False, "standardize": False, "method": BY_EVIDENCE}
     model = LiftedMLP((1, 1), loss=Poisson(), **options).fit(x, y)
     (penalty,) = model.structure.penalties.values()
@@ -62,7 +64,7 @@ def test_a_linear_network_is_scikit_learns_poisson_regression() -> None:
 def test_counts_around_a_rate_are_those_of_an_integral() -> None:
     center, width = 0.7, 0.6
     law = CountPrediction.around(
-        torch.tensor([[center]]).double(), torch.tensor([[width]]).double()
+        torch.tensor([[center]]).double(), torch.tensor([[width]]).double(), torch.ones(1)
     )
     right = [
         quad(lambda u, k=k: poisson.pmf(k, np.exp(u)) * norm.pdf(u, center, width), -4, 5)[0]
@@ -105,14 +107,47 @@ def test_counts_are_drawn_around_their_means(tmp_path: Any) -> None:
     assert (left**2).sum() > ((y - model.predict(x)) ** 2).sum()
 
 
-def test_counts_that_vary_more_than_poissons_are_told() -> None:
-    x, _, rates = counted(200, 3)
-    y = np.random.default_rng(0).negative_binomial(1, 1 / (1 + rates)).astype(float)
-    model = LiftedRegressor((2,), "tanh", loss="poisson", random_state=0).fit(x, y)
-    with pytest.warns(FitWarning, match="as much as Poisson's"):
-        model.predict_interval(x)
-    with pytest.raises(DataError, match="numbers of 0 or more, got -1"):
-        LiftedRegressor(loss="poisson").fit(x, y - 1)
+@pytest.mark.parametrize("mean", [3.0, 300.0])
+def test_counts_that_vary_more_than_poissons_are_taken_as_such(mean: float) -> None:
+    """Gamma rates of shape 2: log-linear, so that no network does better than the regression."""
+    random = np.random.default_rng(3)
+    x = random.normal(size=(2100, 3))
+    rates = mean * np.exp(0.5 * x[:, 0])
+    y = random.poisson(rates * random.gamma(2, 0.5, 2100)).astype(float)
+    train, new = slice(100), slice(100, None)
+    model = LiftedRegressor(loss="poisson", random_state=0).fit(x[train], y[train])
+    other = PoissonRegressor(alpha=1e-3).fit(x[train], y[train]).predict(x[new])
+    lost = np.square(y[new] - model.predict(x[new])).mean()
+    assert lost < 1.15 * np.square(y[new] - other).mean()
+    low, high = model.predict_interval(x[new])
+    assert 0.8 < ((low <= y[new]) & (y[new] <= high)).mean() < 0.98
+    found = posterior(model)
+    fitted = model.predict(x[train])
+    pearson = np.sum((y[train] - fitted) ** 2 / fitted)
+    assert found.laplace.noise[0] == found.laplace.scale == pytest.approx(pearson / 90, rel=0.12)
+    with pytest.raises(DataError, match="numbers of 0 or more, got -"):
+        LiftedRegressor(loss="poisson").fit(x, -y)
+
+
+def test_counts_of_several_variances_are_negative_binomials() -> None:
+    rates, s = 7.0, torch.tensor([1.0, 3.5]).double()
+    sure = torch.full((1, 2), np.log(rates), dtype=torch.float64)
+    law = CountPrediction.around(sure, 0 * sure, s)
+    y = torch.arange(40).double()[:, None].expand(-1, 2)
+    shape = rates / 2.5
+    right = np.c_[
+        poisson.logpmf(np.arange(40), rates), nbinom.logpmf(np.arange(40), shape, 1 / 3.5)
+    ]
+    np.testing.assert_allclose(law.log_density(y), right, rtol=1e-9)
+    for level in (0.05, 0.5, 0.95):
+        wanted = [poisson.ppf(level, rates), nbinom.ppf(level, shape, 1 / 3.5)]
+        assert law.quantile(level)[0].tolist() == wanted
+    np.testing.assert_allclose(law.std[0], np.sqrt(rates * s.numpy()))
+    generator = torch.Generator().manual_seed(0)
+    drawn = Poisson().drawn(sure.expand(40_000, -1), Noise(s), generator)
+    # four standard errors of a variance are .03 and .05 of it
+    np.testing.assert_allclose(drawn.var(0), rates * s.numpy(), rtol=0.06)
+    np.testing.assert_allclose(drawn.mean(0), [rates, rates], rtol=0.02)
 
 
 def test_intervals_of_rates_hold_the_true_rates() -> None:
