@@ -28,6 +28,7 @@ _SEGMENTS, _CUTS, _ROUNDS = 16, 16, 9  # by which kinks are closed in on: to 1e-
 # are computed anew, and its softplus jumps by 2e-9.
 _OFF = {torch.float64: (1e-10, 1e-7), torch.float32: (1e-6, 1e-5)}
 _AGREE = 1e-3  # that differences along a gradient may be off its norm, relative
+_SCALE = 1e-3  # of inputs that are 0
 _COARSE = (1e-3, 1e-2)  # of a network that cannot run in float64
 
 
@@ -268,7 +269,9 @@ class _Trial:
         jacobians = jacobians.masked_fill(~jacobians.isfinite(), math.nan)
         largest = jacobians.nan_to_num(0.0).abs().amax()
         low, high = self.claim.lowest[which], self.claim.highest[which]
-        room = self.off[1] * largest
+        # of saturated units 1 - phi has lost what is less than values are rounded by
+        hidden = self._slack(found.detach()).max() / (float(points.abs().max()) + _SCALE)
+        room = self.off[1] * largest + hidden
         bad = (jacobians < low - room) | (jacobians > high + room)
         for n, output, axis in bad.nonzero()[:20].tolist():
             number, value = int(which[output]), float(jacobians[n, output, axis])
@@ -285,7 +288,7 @@ class _Trial:
         if steepest == 0:  # differences between points have told what is flat
             return False
         for share in (1e-6, 1e-5, 1e-4, 1e-3):
-            size = share * (float(point.abs().max()) + 1e-3)
+            size = share * (float(point.abs().max()) + _SCALE)
             beside = torch.stack(
                 [point - size * gradient / steepest, point + size * gradient / steepest]
             )

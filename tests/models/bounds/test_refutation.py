@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -151,3 +152,15 @@ def test_of_a_linear_network_every_number_of_the_claim_is_tried(box):
         wrong += [replace(claim, least=claim.least + off), replace(claim, most=claim.most - off)]
     for false in wrong:
         refuses(LiftedError, "refuted at x", refute, made, false, example, None)
+
+
+def test_of_saturated_units_nothing_is_refuted_that_values_cannot_tell():
+    """Autograd has phi (1 - phi), of which eps is lost, where the derivative is nearly e^-x."""
+    made = nn.Sequential(nn.Linear(1, 1), nn.Sigmoid()).double()
+    with torch.no_grad():
+        made[0].weight.fill_(10.0)
+        made[0].bias.zero_()
+    for center in torch.linspace(2.0, 3.0, 12).tolist():
+        found = certify(made, box=(center - 1e-4, center + 1e-4))
+        slope = 10 / (2 + 2 * np.cosh(10 * center))
+        assert float(found.lowest) <= slope <= float(found.highest) < 1.01 * slope
