@@ -156,10 +156,10 @@ def test_of_a_linear_network_every_number_of_the_claim_is_tried(box):
 
 def test_of_saturated_units_nothing_is_refuted_that_values_cannot_tell():
     """Autograd has phi (1 - phi), of which eps is lost, where the derivative is nearly e^-x."""
-    made = nn.Sequential(nn.Linear(1, 1), nn.Sigmoid()).double()
-    with torch.no_grad():
-        made[0].weight.fill_(10.0)
-        made[0].bias.zero_()
+    line = nn.Linear(1, 1)
+    nn.init.constant_(line.weight, 10.0)
+    nn.init.zeros_(line.bias)
+    made = nn.Sequential(line, nn.Sigmoid()).double()
     for center in torch.linspace(2.0, 3.0, 12).tolist():
         found = certify(made, box=(center - 1e-4, center + 1e-4))
         slope = 10 / (2 + 2 * np.cosh(10 * center))
