@@ -101,10 +101,13 @@ class Kinds:
 
         Raises:
             DataError: a column has a kind for nearly every row, as names and numbers of rows have,
-                or numbers beside text.
+                several in an entry, or numbers beside text.
         """
         if not hasattr(getattr(X, "dtypes", None), "items"):
             return None
+        for name, kind in X.dtypes.items():
+            if str(kind) == "object":
+                _refuse_several(name, X[name])
         named = [name for name, kind in X.dtypes.items() if _names_kinds(X[name], kind)]
         for name in named:
             _refuse_mixed(name, X[name])
@@ -161,6 +164,16 @@ def _names_kinds(column: Any, kind: Any) -> bool:
     if str(kind) in ("category", "str", "string"):
         return True
     return str(kind) == "object" and any(isinstance(x, str) for x in column)
+
+
+def _refuse_several(name: Any, column: Any) -> None:
+    """Raise `DataError` where an entry of a column is a list or another container."""
+    for row, entry in enumerate(column):
+        if isinstance(entry, list | tuple | dict | set | np.ndarray):
+            raise DataError(
+                f"column {name!r} of X has a {type(entry).__name__} in row {row}: give each of its "
+                "entries a column of its own."
+            )
 
 
 def _refuse_mixed(name: Any, column: Any) -> None:

@@ -325,6 +325,8 @@ def test_kinds_that_cannot_be_used_are_refused():
     rooms[4] = rooms[7] = "?"
     mixed = frame.assign(rooms=rooms)
     refuses(DataError, r"'rooms' .* numbers beside text, '\?' in row 4", found.fit, mixed, y)
+    several = mixed.assign(rooms=[[1.0, 2.0]] * len(mixed))
+    refuses(DataError, "'rooms' of X has a list in row 0", found.fit, several, y)
     with pytest.raises(DataError, match="'kind' names kinds, which have no order"):
         LiftedRegressor((4,), monotonic_cst={"kind": 1}).fit(frame, y)
 

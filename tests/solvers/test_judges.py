@@ -121,6 +121,19 @@ def test_no_verdict_on_states_over_time_hides_a_loss(expands: float) -> None:
             assert blocks.measure(moved).residual >= min(0.99 * share, NEAR) - 1e-9
 
 
+def test_of_linear_states_without_a_link_the_bound_is_what_is_lost_at_the_violation() -> None:
+    """It is quadratic in g, for which inertia / (inertia + lam) g stands: the prox has lam z^2."""
+    problem = replace(over_time(0), divergence=joint(activations.Identity()))
+    (link,) = problem.links
+    problem = replace(problem, links=(replace(link, lam=1e-12),))
+    best = solve(problem).require_solved().value
+    moved = (best + normal(*best.shape, seed=5)).where(problem.valid[..., None], 0.0)
+    point = Linearized(problem, moved)
+    share = point.inertia / (point.inertia + problem.lam)
+    lost = problem.values(moved) - problem.values(best)
+    torch.testing.assert_close(point._bound(), share**2 * lost, rtol=1e-6, atol=0)
+
+
 def test_sequences_are_judged_by_themselves() -> None:
     """One that is far off is as far beside two that are solved."""
     problem = over_time(0)
