@@ -203,7 +203,8 @@ class Likelihood(Loss):
 
     Attributes:
         delta: residuals from which it is linear; infinite where it is not Huber's.
-        sized: whether the data tell s, the size of the noise; elsewhere it is 1, or more of counts.
+        sized: whether the data tell s, the size of the noise; elsewhere it is 1.
+        dispersed: whether s is told where answers vary clearly more than by s = 1.
 
     Example:
         >>> from liftednet.losses import Huber, Likelihood, Quantile
@@ -213,6 +214,7 @@ class Likelihood(Loss):
 
     delta: float = math.inf
     sized: bool = True
+    dispersed: bool = False
 
     @abstractmethod
     def predicted(self, center: Tensor, width: Tensor, noise: Noise, degrees: float) -> Prediction:
@@ -365,6 +367,7 @@ class Poisson(_Numbers, FenchelYoungLoss, Likelihood):
     """
 
     sized = False
+    dispersed = True
 
     def __init__(self) -> None:
         """Make the divergence of the exponential."""

@@ -404,6 +404,12 @@ class LiftedClassifier(ClassifierMixin, Classifying, _Feedforward):  # type: ign
         return found
 
 
+class _Sure(Poisson):
+    """A density by its weights, in which nothing is dispersed."""
+
+    dispersed = False
+
+
 @documented(Estimator, _Feedforward)
 @dataclass(eq=False, repr=False, kw_only=True)
 class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
@@ -466,7 +472,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         squares = squares[:, 0] / np.average(squares[:, 0], weights=counts)
         squares = np.maximum(squares, _LEAST_SQUARE)
         # u with e^u / 2 r^2 - u / 2 is the logarithm of a precision: of Poisson by weights r^2 / 2.
-        apart = LiftedRegressor(activation="tanh", loss=Poisson(), random_state=self.random_state)
+        apart = LiftedRegressor(activation="tanh", loss=_Sure(), random_state=self.random_state)
         with warnings.catch_warnings():  # a noise that does not vary is well
             warnings.simplefilter("ignore", FitWarning)
             apart.fit(X, 1 / squares, sample_weight=counts * squares / 2)

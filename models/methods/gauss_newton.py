@@ -347,7 +347,7 @@ def _targets(blocks: Blocks) -> list[Target]:
         loss = blocks.structure.loss(term)
         limit = loss.delta if isinstance(loss, Likelihood) else math.inf
         divergence = Tight(Identity()) if term.state is not None else term.divergence
-        dispersed = isinstance(loss, Likelihood) and not loss.sized
+        dispersed = isinstance(loss, Likelihood) and loss.dispersed
         found.append(Target(divergence, y, mask.T, factor, delta=limit, dispersed=dispersed))
     return found
 

@@ -98,11 +98,16 @@ class Target:
         return torch.stack([(weight * part).sum() for part in parts])
 
     def pearson(self, outputs: Tensor) -> Tensor:
-        """Return how many answers there are, sum (y - r)^2 / r of rates r, and its variance."""
+        """Return how many answers there are, sum (y - r)^2 / r of rates r, and its variance.
+
+        A weight above 1 is that of copies, one below the time in which a rate was counted.
+        """
         rates = self.divergence.link_gradient(outputs)
-        weight = self.weight * self.counted[..., None].double()
-        parts = torch.ones_like(rates), (self.values - rates).square() / rates, 2 + 1 / rates
-        return torch.stack([(weight * part).sum() for part in parts])
+        weight = (self.weight * self.counted[..., None].double()).expand_as(rates)
+        copies = weight.clamp(min=1) * (weight > 0)
+        varied = 2 + 1 / (rates * weight.clamp(max=1)).clamp(min=torch.finfo(rates.dtype).tiny)
+        away = weight * (self.values - rates).square() / rates
+        return torch.stack([copies.sum(), away.sum(), (copies * varied)[weight > 0].sum()])
 
     def slopes(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return weight (grad R(u) - y), and weight grad R(u) alone, by which it is judged.

@@ -129,6 +129,17 @@ def test_counts_that_vary_more_than_poissons_are_taken_as_such(mean: float) -> N
         LiftedRegressor(loss="poisson").fit(x, -y)
 
 
+@pytest.mark.parametrize("longest", [0.1, 10.0])
+def test_rates_over_times_are_not_dispersed(longest: float) -> None:
+    random = np.random.default_rng(4)
+    x, times = random.normal(size=(200, 2)), random.uniform(longest / 5, longest, 200)
+    counts = random.poisson(20 * np.exp(0.5 * x[:, 0]) * times)
+    model = LiftedRegressor(loss="poisson", random_state=0)
+    found = posterior(model.fit(x, counts / times, sample_weight=times))
+    assert found.laplace.scale == float(found.laplace.noise[0]) == 1
+    assert np.abs(np.log(model.predict(x) / (20 * np.exp(0.5 * x[:, 0])))).mean() < 0.2
+
+
 def test_counts_of_several_variances_are_negative_binomials() -> None:
     rates, s = 7.0, torch.tensor([1.0, 3.5]).double()
     sure = torch.full((1, 2), np.log(rates), dtype=torch.float64)
