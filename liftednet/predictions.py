@@ -168,10 +168,10 @@ class CountPrediction(Prediction):
             return nbinom(r / (least - 1), 1 / least) if varied else poisson(r)
 
         low, high = (law(end).ppf(level) for end in (rates.min(0), rates.max(0)))
+        each = law(rates)
         while (low < high).any():  # each is between those of the least and of the largest rate
             middle = low + (high - low) // 2
-            passed = law(rates).cdf(middle)
-            enough = (shares * passed).sum(0) >= level
+            enough = (shares * each.cdf(middle)).sum(0) >= level
             low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
         return torch.from_numpy(low).to(self.rates)
 

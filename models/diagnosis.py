@@ -86,10 +86,11 @@ def judge_targets(structure: Structure, data: Data, *, whole: bool = True) -> No
         if y is None or not term.loss.equivariant or not len(y):
             continue
         largest, kind = float(y.abs().max()), y.dtype
-        if whole and len(y) > 1 and bool((y == y[0]).all()):
+        rows = y.flatten(0, -2)  # of sequences those of every step
+        if whole and len(rows) > 1 and bool((rows == rows[0]).all()):
             processes.warn(
-                f"y is {y[0].squeeze().tolist()} on every row: so is every answer, and error bars "
-                "have no width."
+                f"y is {rows[0].squeeze().tolist()} on every row: so is every answer, and error "
+                "bars have no width."
             )
         elif 0 < largest < math.sqrt(torch.finfo(torch.float64).tiny):
             raise DataError(

@@ -472,13 +472,10 @@ class Units:
             convex = (self.convex[x] & (alone & ~lowered)[:, None]).flatten(0, 1)
             concave = (self.concave[x] & (alone & ~raised)[:, None]).flatten(0, 1)
             steepest = self.steepest(x.flatten(), self.joint(x))
-            ends = self.low[x][..., -1], self.high[x][..., -1]
-            off = MET * (1 + torch.maximum(*(end.abs() for end in ends)).amax(1, keepdim=True))
-            clipped = (end.clamp(least, most) for end in ends)
-            inside = (
-                torch.where(alone, *pair) for pair in zip(clipped, (least, most), strict=True)
-            )
-            low[..., -1], high[..., -1] = (x + o for x, o in zip(inside, (-off, off), strict=True))
+            first, last = self.span(x)
+            off = MET * (1 + torch.maximum(first.abs(), last.abs()).amax(1, keepdim=True))
+            low[..., -1] = torch.where(alone, first.clamp(least, most), least) - off
+            high[..., -1] = torch.where(alone, last.clamp(least, most), most) + off
             low, high = low.flatten(0, 1), high.flatten(0, 1)
             reason = self.reason[x].amax(1, keepdim=True).expand(x.shape).flatten()
             block = self._new_block(steepest, "a projection on limits")

@@ -105,12 +105,7 @@ class Kinds:
         """
         if not hasattr(getattr(X, "dtypes", None), "items"):
             return None
-        for name, kind in X.dtypes.items():
-            if str(kind) == "object":
-                _refuse_several(name, X[name])
-        named = [name for name, kind in X.dtypes.items() if _names_kinds(X[name], kind)]
-        for name in named:
-            _refuse_mixed(name, X[name])
+        named = [name for name, kind in X.dtypes.items() if _names_kinds(name, X[name], str(kind))]
         seen = {name: np.unique(_text(X[name])) for name in named}
         for name, kinds in seen.items():
             if len(kinds) > max(_FEW_KINDS, len(X) / 2):
@@ -159,32 +154,31 @@ class Kinds:
         return (here[:, 1:] - here[:, :1]) / 2 if here.shape[1] == 2 else here
 
 
-def _names_kinds(column: Any, kind: Any) -> bool:
-    """Whether a column of a frame has categories or strings."""
-    if str(kind) in ("category", "str", "string"):
-        return True
-    return str(kind) == "object" and any(isinstance(x, str) for x in column)
+def _names_kinds(name: Any, column: Any, kind: str) -> bool:
+    """Whether a column of a frame has categories or strings.
 
-
-def _refuse_several(name: Any, column: Any) -> None:
-    """Raise `DataError` where an entry of a column is a list or another container."""
+    Raises:
+        DataError: an entry is a list or another container, or numbers stand beside text, such as
+            "?" for a missing one.
+    """
+    if kind not in ("category", "object", "str", "string"):
+        return False
+    words = []
     for row, entry in enumerate(column):
         if isinstance(entry, list | tuple | dict | set | np.ndarray):
             raise DataError(
                 f"column {name!r} of X has a {type(entry).__name__} in row {row}: give each of its "
                 "entries a column of its own."
             )
-
-
-def _refuse_mixed(name: Any, column: Any) -> None:
-    """Raise `DataError` where a column has numbers beside text, such as "?" for a missing one."""
-    words = [(row, x) for row, x in enumerate(column) if isinstance(x, str)]
+        if isinstance(entry, str):
+            words.append((row, entry))
     if words and any(is_number(x) and x == x for x in column):
         row, word = words[0]
         raise DataError(
             f"column {name!r} of X has numbers beside text, {word!r} in row {row} first: make it "
             'numbers, as by pandas.to_numeric(column, errors="coerce") with missing=True, or text.'
         )
+    return kind != "object" or bool(words)
 
 
 def _text(column: Any) -> Rows:

@@ -11,7 +11,7 @@ import numpy as np
 
 from liftednet.errors import DataError, SolverError
 from liftednet.lazy import cvxpy as cp
-from liftednet.validation import finite_numbers, require_positive
+from liftednet.validation import finite_numbers, model_of, require_positive
 
 from ..bounds.curves import Array
 from ..bounds.reading import require_box
@@ -102,7 +102,7 @@ def robustness_radius(
         raise DataError(f'norm must be 2 or float("inf"), got {norm!r}.')
     require_positive("gap", gap)
     require_positive("seconds", seconds)
-    network = getattr(getattr(model, "model_", model), "network", None)
+    network = getattr(model_of(model), "network", None)
     if any(term.loss.equivariant for term in getattr(network, "terms", ())):
         raise DataError("a regression has no class to keep: robustness_radius is of classifiers.")
     until = time.perf_counter() + seconds

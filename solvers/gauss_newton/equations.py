@@ -365,12 +365,8 @@ class OutputEquations(DirectModel):
 
 
 def answers(forward: Forward) -> int:
-    """Return how many numbers the losses are held to, those of all processes.
-
-    Of probabilities that add up to 1 the last is none of its own.
-    """
-    rows = [(x.values.shape, x.divergence.balanced) for x in forward.targets]
-    return int(processes.total_of(sum(n * steps * (k - less) for (n, steps, k), less in rows)))
+    """Return how many numbers the losses are held to, those of all processes."""
+    return int(processes.total_of(sum(x.counted.numel() * x.outputs for x in forward.targets)))
 
 
 def _of_weights(inputs: Sequence[Tensor], slopes: Sequence[Tensor]) -> Tensor:

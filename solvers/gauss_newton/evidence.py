@@ -166,9 +166,8 @@ def prior_of(forward: Forward) -> Tensor:
 def count_answers(target: Target) -> float:
     """Return how many numbers a target asks for; a sample of weight 2 counts as two."""
     counted = target.counted
-    outputs = target.values.shape[-1] - target.divergence.balanced
     weight = target.weight[..., 0] if isinstance(target.weight, Tensor) else target.weight
-    return outputs * float((weight * counted).sum())
+    return target.outputs * float((weight * counted).sum())
 
 
 def pulled_by(

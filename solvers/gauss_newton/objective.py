@@ -63,6 +63,11 @@ class Target:
         values = torch.where(self.counted[..., None], self.values.double(), 0.0)
         object.__setattr__(self, "values", values)
 
+    @property
+    def outputs(self) -> int:
+        """How many numbers a row asks for: of probabilities that add up to 1 all but the last."""
+        return self.values.shape[-1] - self.divergence.balanced
+
     def take(self, samples: slice) -> Target:
         """Return the target of some samples."""
         weight = self.weight[samples] if isinstance(self.weight, Tensor) else self.weight

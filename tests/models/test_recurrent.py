@@ -154,3 +154,14 @@ def test_labels_that_are_noise_are_told() -> None:
         texts = [str(one.message) for one in seen]
         told += any("constant prediction" in x or "frequencies alone" in x for x in texts)
     assert told >= 3
+
+
+def test_answers_that_do_not_change_over_a_sequence_are_not_all_alike(generator) -> None:
+    x = torch.randn(12, 4, 2, generator=generator, dtype=torch.float64)
+    each = torch.randn(12, 1, 1, generator=generator, dtype=torch.float64).expand(12, 4, 1)
+    for y, told in ((each, 0), (torch.full_like(each, 3.0), 1)):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            LiftedRNN(2, 3, 1, loss=SquaredError()).fit(x, y)
+        assert sum(str(one.message).startswith("y is 3.0 on every row") for one in seen) == told
+        assert not any("y is [" in str(one.message) for one in seen)
