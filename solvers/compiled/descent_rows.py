@@ -24,10 +24,12 @@ from .lanes import (
     copy,
     fill,
     filled,
+    inner,
     intrinsic,
     largest,
     load,
     multiply,
+    padded,
     without_result,
 )
 
@@ -55,7 +57,7 @@ class Rest(NamedTuple):
     kink: Any
 
 
-@compiled
+@inner
 def _turned(pull, up, down, low, high, kink):
     """Return the state that minimizes over one unit, and 1 or -1 where it is free, else 0.
 
@@ -68,7 +70,7 @@ def _turned(pull, up, down, low, high, kink):
     return v, sign if low < v < high and (v != 0 or kink == 0) else 0
 
 
-@compiled
+@inner
 def _solve(system, x, count):
     """Replace x by the solution of a system, unless it is not positive definite: say if it is.
 
@@ -97,7 +99,7 @@ def _solve(system, x, count):
     return True
 
 
-@compiled
+@inner
 def _cost(units, count):
     """Return the operations of a solve."""
     return count * (count * count / 6.0 + 4.0 * units)
@@ -201,7 +203,7 @@ def descend(hessian, right, rest, goal, budget, z):
     return used
 
 
-@compiled
+@inner
 def _group_pass(hessian, rest, group, chosen, gradient, z):
     """Minimize over one entry of all samples after another; return the most one moves, by slope."""
     worst, samples = 0.0, len(z)
@@ -242,15 +244,22 @@ def descend_together(hessian, right, rest, group, goal, most, z):
         The passes, infinite where these were not enough.
     """
     every, used = np.arange(len(hessian)), 0
+    chosen = np.empty_like(every)
     while used < most:
         used += 1
         gradient = z @ hessian - right
         if _group_pass(hessian, rest, group, every, gradient, z) <= goal:
             return float(used)
-        chosen = every[np.abs(z).sum(0) > 0.0]
+        count = 0
+        for i in every:
+            for n in range(len(z)):
+                if z[n, i] != 0.0:
+                    chosen[count] = i
+                    count += 1
+                    break
         while used < most:
             used += 1
-            if _group_pass(hessian, rest, group, chosen, gradient, z) <= goal:
+            if _group_pass(hessian, rest, group, chosen[:count], gradient, z) <= goal:
                 break
     return np.inf
 
@@ -303,7 +312,7 @@ def _turn(typing, v, base, ahead, change, worst, row, place, numbers):
     return without_result(v, base, ahead, change, worst, row, place, numbers), write
 
 
-@compiled
+@inner
 def _over(panels, v, base, moved, ahead, change, worst, every, numbers):
     """Minimize over one unit after another, in each lane."""
     units = len(every)
@@ -317,7 +326,7 @@ def _over(panels, v, base, moved, ahead, change, worst, every, numbers):
             add_rows(ahead, 0, panel, TOGETHER, every[i:], 1, change)
 
 
-@compiled
+@inner
 def _missed(v, base, found, line):
     """Put by how much states miss phi(-base) into found, in units of the gradient; flat arrays."""
     steep = 1.0 / line.alpha
@@ -345,8 +354,7 @@ def sweep(hessian, panels, right, line, goal, most, z):
     """
     samples, units = z.shape
     rows, every, longest = filled(units), np.arange(units), 0.0
-    whole = np.zeros((units, rows))
-    whole[:, :units] = hessian
+    whole = padded(hessian)
     v, b = np.zeros((rows, WIDE)), np.zeros((rows, WIDE))
     base, off = np.zeros((rows, WIDE)), np.zeros((rows, WIDE))
     moved, change = np.zeros((rows, WIDE), np.float32), np.zeros((rows, WIDE), np.float32)

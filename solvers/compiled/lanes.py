@@ -6,16 +6,18 @@ at offsets that are multiples of LANES. What it does not manage is written by ha
 of matrices with blocks, one vector register after another. In plain Numba state fits below
 quadratic links take 2.7 to 10 times as long (November 2026). Those arrays hold blocks, (rows,
 WIDE) one behind another in C order, places are counted in rows, nothing is checked, and what is
-written must not overlap with what is read.
+written must not overlap with what is read. Matrices are copied entry by entry: where shapes may
+differ, Numba compiles the sentence that would say so, for five seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import extending, njit, types
 from numba.core import caching, cgutils
@@ -24,6 +26,7 @@ LANES = 32  # samples of a block: several registers, so that one waits for anoth
 WIDE = 16  # lanes of a product: one register of float32
 TOGETHER = 8  # rows of a product, so that no sum waits for itself
 SINGLE = types.float32
+_njit: Any = partial(njit, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
 
 
 class Kept(caching.FunctionCache):
@@ -72,17 +75,21 @@ def compiled(loop: Callable[..., Any]) -> Any:
 
     Divisions by zero are infinite, as they are to torch; sums may be taken in any order.
     """
-    fastmath = {"contract", "nsz", "reassoc"}
-    found: Any = njit(nogil=True, error_model="numpy", fastmath=fastmath)(loop)
+    found: Any = _njit()(loop)
     with suppress(RuntimeError):  # Numba's word for no place to keep it
         found._cache = Kept(loop)  # as cache=True does, with Numba's own
     return found
 
 
+def inner(loop: Callable[..., Any]) -> Any:
+    """Return a loop that compiled ones alone call: ways in from elsewhere take a compiler long."""
+    return _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(loop)
+
+
 intrinsic: Any = extending.intrinsic
 
 
-@compiled
+@inner
 def load(rows, first, block):
     """Turn samples of rows (samples, entries) from `first` on into block (entries, lanes).
 
@@ -95,7 +102,7 @@ def load(rows, first, block):
             block[i, lane] = row[i]
 
 
-@compiled
+@inner
 def fill(block, value):
     """Put one value into all of a block."""
     flat = block.ravel()
@@ -103,7 +110,7 @@ def fill(block, value):
         flat[n] = value
 
 
-@compiled
+@inner
 def copy(values, block):
     """Put the values of one block into another, in its precision."""
     one, other = values.ravel(), block.ravel()
@@ -111,7 +118,7 @@ def copy(values, block):
         other[n] = one[n]
 
 
-@compiled
+@inner
 def largest(block, found):
     """Return the largest absolute value of a block, and of what was found before."""
     flat = block.ravel()
@@ -122,10 +129,21 @@ def largest(block, found):
     return max(high, -low)
 
 
-@compiled
+@inner
 def filled(rows):
     """Return a number of rows, rounded up to what products take."""
     return -(-rows // TOGETHER) * TOGETHER
+
+
+@inner
+def padded(matrix):
+    """Return a matrix with columns of 0 up to what products take."""
+    rows, columns = matrix.shape
+    found = np.zeros((rows, filled(columns)))
+    for i in range(rows):
+        for k in range(columns):
+            found[i, k] = matrix[i, k]
+    return found
 
 
 class Writer:
@@ -206,7 +224,7 @@ def add_rows(typing, out, first, matrix, columns, chosen, count, x):
     return without_result(out, first, matrix, columns, chosen, count, x), write
 
 
-@compiled
+@inner
 def multiply(out, matrix, chosen, count, x):
     """Add to all rows of out: out[r] += sum_n matrix[n, r] x[n], n chosen."""
     for first in range(0, matrix.shape[1], TOGETHER):

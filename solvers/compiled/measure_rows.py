@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .lanes import LANES, WIDE, compiled, fill, filled, load, multiply
+from .lanes import LANES, WIDE, compiled, fill, largest, load, multiply, padded
 
 _TINY = float(np.finfo(np.float64).tiny)
 _INSIDE = _TINY**0.5  # states below it are taken as it
@@ -31,7 +31,7 @@ def of_simplex(y, u, lam, slack, z):
     block = outputs, LANES
     pre, a, state = np.empty(block), np.empty(block), np.empty(block)
     nu, mass, total = np.empty(LANES), np.empty(LANES), np.empty(LANES)
-    energy, lowest, off, largest = np.empty(LANES), np.empty(LANES), np.zeros(LANES), np.ones(LANES)
+    energy, lowest, off, most = np.empty(LANES), np.empty(LANES), np.zeros(LANES), np.zeros(LANES)
     objective, share = 0.0, 1 / lam
     for first in range(0, samples, LANES):
         load(u, first, pre)
@@ -50,7 +50,7 @@ def of_simplex(y, u, lam, slack, z):
                 nu[lane] += v * (v - pre[i, lane] - a[i, lane] / max(v, _INSIDE))
                 energy[lane] += v * (0.5 * v - pre[i, lane])
                 lowest[lane] = min(lowest[lane], v)
-                largest[lane] = max(largest[lane], abs(v))
+                most[lane] = max(most[lane], abs(v))
         for lane in range(LANES):
             nu[lane] /= mass[lane]
         for i in range(outputs):
@@ -72,7 +72,7 @@ def of_simplex(y, u, lam, slack, z):
             for i in range(outputs):
                 if y[first + lane, i] > 0:
                     objective -= y[first + lane, i] * np.log(max(state[i, lane], 0.0))
-    return objective, off.max(), largest.max()
+    return objective, largest(off, 0.0), largest(most, 1.0)
 
 
 @compiled
@@ -93,15 +93,12 @@ def of_states(u, links, lam, s, line, z):
     alpha, low, high = line
     samples, units = u.shape
     columns = len(weight)
-    ahead, back = np.zeros((units, filled(columns))), np.zeros((columns, filled(units)))
-    for i in range(units):
-        for k in range(columns):
-            ahead[i, k] = back[k, i] = matrix[i, k]
+    ahead, back = padded(matrix), padded(matrix.T)
     rows = np.arange(max(units, columns))
     tall, wide = (back.shape[1], WIDE), (ahead.shape[1], WIDE)
     pre, state, gradient = np.zeros(tall), np.zeros(tall), np.zeros(tall)
     pushed, pulled, above, asked = np.zeros(tall), np.zeros(tall), np.zeros(wide), np.zeros(wide)
-    energy, off, largest = np.zeros(WIDE), np.zeros(WIDE), np.zeros(WIDE)
+    energy, off, most = np.zeros(WIDE), np.zeros(WIDE), np.zeros(WIDE)
     objective, steep = 0.0, 1 / (1 + lam / (s * alpha))
     flat, length = 1 / (1 + lam / s), 1 / s
     for first in range(0, samples, WIDE):
@@ -118,7 +115,7 @@ def of_states(u, links, lam, s, line, z):
                 half = half if low <= v <= high else np.inf
                 energy[lane] += lam * (v * (half - w) if half < np.inf else half)
                 phi = min(max(max(w, alpha * w), low), high)
-                largest[lane] = max(largest[lane], lam * min(abs(w), abs(phi)))
+                most[lane] = max(most[lane], lam * min(abs(w), abs(phi)))
                 gradient[i, lane] = -lam * w
         for k in range(columns):
             for lane in range(WIDE):
@@ -139,7 +136,7 @@ def of_states(u, links, lam, s, line, z):
                     push, pull = pushed[i, lane], pulled[i, lane]
                     gradient[i, lane] += push
                     top = max(abs(pull), abs(push + pull))
-                    largest[lane] = max(largest[lane], top)
+                    most[lane] = max(most[lane], top)
         for i in range(units):
             for lane in range(WIDE):
                 to = state[i, lane] - gradient[i, lane] * length
@@ -147,4 +144,4 @@ def of_states(u, links, lam, s, line, z):
                 off[lane] = max(off[lane], abs(state[i, lane] - to))
         for lane in range(min(WIDE, samples - first)):
             objective += energy[lane]
-    return objective, s * off.max(), max(lam, largest.max())
+    return objective, s * largest(off, 0.0), largest(most, lam)

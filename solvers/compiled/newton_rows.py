@@ -17,9 +17,11 @@ from .lanes import (
     differs,
     fill,
     filled,
+    inner,
     largest,
     load,
     multiply,
+    padded,
     scale,
     subtract_inner,
     subtract_multiple,
@@ -76,7 +78,7 @@ class Room(NamedTuple):
     chosen: Any
 
 
-@compiled
+@inner
 def _shared(matrix, spectrum, alpha, low, high, zero):
     """Return what all samples share, in the precision of zero."""
     units, r = matrix.shape
@@ -98,7 +100,7 @@ def _shared(matrix, spectrum, alpha, low, high, zero):
     return Shared(map_, adjoint, products, weights, number(alpha), number(low), number(high))
 
 
-@compiled
+@inner
 def _room(shared, zero):
     """Return room for a block in the precision of zero."""
     kind, units, r = zero.dtype, len(shared.map), len(shared.adjoint)
@@ -125,7 +127,7 @@ def _room(shared, zero):
     )
 
 
-@compiled
+@inner
 def _lift(shared, room, y, out):
     """Take A y from out."""
     flat, negative = y.ravel(), room.changes.ravel()
@@ -134,14 +136,14 @@ def _lift(shared, room, y, out):
     multiply(out, shared.adjoint, room.chosen, len(shared.adjoint), room.changes)
 
 
-@compiled
+@inner
 def _states(w, v, alpha, low, high):
     """Put phi(w) into v, flat arrays."""
     for n in range(len(v)):
         v[n] = min(max(max(w[n], alpha * w[n]), low), high)
 
 
-@compiled
+@inner
 def _slope(y, h, spectrum, gradient, weighed):
     """Put y + h - gradient into gradient, and its product with the spectrum; flat arrays."""
     for n in range(len(y)):
@@ -149,7 +151,7 @@ def _slope(y, h, spectrum, gradient, weighed):
         weighed[n] = spectrum[n] * gradient[n]
 
 
-@compiled
+@inner
 def _look(shared, room):
     """Put phi(w) into v and the gradient y + h - A'phi(w) there; return the largest violation."""
     _states(room.w.ravel(), room.v.ravel(), shared.alpha, shared.low, shared.high)
@@ -172,7 +174,7 @@ def _look(shared, room):
     return np.sqrt(-worst)
 
 
-@compiled
+@inner
 def _slopes(w, v, slopes, changes, alpha, low, high):
     """Put the slopes of phi at w into slopes, and by how much they change into changes; flat."""
     one, zero = w.dtype.type(1), w.dtype.type(0)
@@ -184,7 +186,7 @@ def _slopes(w, v, slopes, changes, alpha, low, high):
         slopes[n] = slope
 
 
-@compiled
+@inner
 def _curve(shared, room, model, kept, first):
     """Bring the Hessian to the slopes of phi at w, and factor it."""
     ends = shared.alpha, shared.low, shared.high
@@ -200,7 +202,7 @@ def _curve(shared, room, model, kept, first):
         _factor(kept.factor, len(shared.adjoint))
 
 
-@compiled
+@inner
 def _factor(upper, r):
     """Replace a triangle of a positive definite matrix, at least I, by its factor R'R.
 
@@ -219,7 +221,7 @@ def _factor(upper, r):
         at += r - k
 
 
-@compiled
+@inner
 def _solve(upper, r, x):
     """Replace x by the solution of R'R x."""
     at = 0
@@ -235,7 +237,7 @@ def _solve(upper, r, x):
             x[k, lane] *= upper[at, lane]
 
 
-@compiled
+@inner
 def _ahead(w, moved, v, change, alpha, low, high):
     """Put phi(w) - phi(w + moved) into change; flat arrays, v = phi(w)."""
     for n in range(len(change)):
@@ -243,14 +245,14 @@ def _ahead(w, moved, v, change, alpha, low, high):
         change[n] = v[n] - min(max(max(to, alpha * to), low), high)
 
 
-@compiled
+@inner
 def _add(block, values):
     flat, other = block.ravel(), values.ravel()
     for n in range(len(flat)):
         flat[n] += other[n]
 
 
-@compiled
+@inner
 def _search(shared, room):
     """Bring the direction, and what it moves w by, to the length where the slope all but vanishes.
 
@@ -297,14 +299,14 @@ def _search(shared, room):
         scale(room.direction, 0, r, lanes, _SLOPE)
 
 
-@compiled
+@inner
 def _finite(found, direction):
     """Take over a direction, 0 where the factor of a Hessian too ill-conditioned overflowed."""
     for n in range(len(direction)):
         direction[n] = found[n] if abs(found[n]) < _HUGE else 0.0
 
 
-@compiled
+@inner
 def _newton(shared, room, model, kept, goal):
     """Take Newton steps until all violations are within the goal, or fall no more.
 
@@ -343,7 +345,7 @@ def _newton(shared, room, model, kept, goal):
     return _STEPS
 
 
-@compiled
+@inner
 def _begin(room, r):
     """Set the Hessian to I, that of slopes which are 0."""
     fill(room.slopes, 0)
@@ -355,7 +357,7 @@ def _begin(room, r):
         at += r - k
 
 
-@compiled
+@inner
 def _targets(links, first, lam, turn, room):
     """Put sqrt(scale) ((V - c) / L - C) of every link into h, in the coordinates of A."""
     asked, offset, columns = room.gradient, room.direction, len(links.lam)
@@ -370,7 +372,7 @@ def _targets(links, first, lam, turn, room):
     multiply(room.h, turn, room.chosen, len(turn), asked)
 
 
-@compiled
+@inner
 def _typical(u, v, alpha, low, high):
     """Return the mean slope of phi at u, where it is v; flat arrays."""
     total = 0.0
@@ -380,7 +382,7 @@ def _typical(u, v, alpha, low, high):
     return total / len(u)
 
 
-@compiled
+@inner
 def _multipliers(shared, room, start, first):
     """Put v A - h at given states v into y; from phi(u) a step for slopes that are typical."""
     slope, units = 0.0, len(shared.map)
@@ -397,7 +399,7 @@ def _multipliers(shared, room, start, first):
         y[n] = (y[n] - h[n]) / (1 + slope * spectrum[n])
 
 
-@compiled
+@inner
 def _scale(shared, room):
     """Return the largest of 1, |u| as far as phi follows it, and A h in a block."""
     u, v, found = room.u.ravel(), room.moved.ravel(), 1.0
@@ -433,8 +435,7 @@ def newton_rows(u, links, lam, start, matrix, turn, spectrum, line, tolerance, z
     model = _shared(matrix, spectrum, alpha, low, high, single)
     shared = _shared(matrix, spectrum, alpha, low, high, double)
     kept, room, most, r = _room(model, single), _room(shared, double), 0, len(turn)
-    whole = np.zeros((r, filled(r)))
-    whole[:, :r] = turn
+    whole = padded(turn)
     for first in range(0, len(u), WIDE):
         load(u, first, room.u)
         _targets(links, first, lam, whole, room)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .lanes import compiled
+from .lanes import compiled, copy
 
 _TOGETHER = 16  # changes of all units that contradict a set, then of one at a time (Murty, 1974)
 _MOST = 200
@@ -25,7 +25,7 @@ def inverses(matrix):
     """
     units = len(matrix)
     found = np.empty((1 << units, units, units))
-    found[0] = matrix
+    copy(matrix, found[0])
     for k in range(units):
         for before in range(1 << k):
             one, other = found[before], found[before | 1 << k]

@@ -11,24 +11,24 @@ import math
 
 import numpy as np
 
-from .lanes import WIDE, compiled, filled, multiply, subtract_multiple
+from .lanes import WIDE, compiled, copy, filled, inner, multiply, subtract_multiple
 from .loops import ARCTAN, RAMP, SIGMOID, SINE, SOFTPLUS, TANH
 
 _HALF_PI = math.pi / 2
 
 
-@compiled
+@inner
 def _softplus(u):
     return max(u, 0.0) + math.log1p(math.exp(-abs(u)))
 
 
-@compiled
+@inner
 def _sigmoid(u):
     e = math.exp(-abs(u))
     return (1.0 if u >= 0 else e) / (1.0 + e)
 
 
-@compiled
+@inner
 def _free(one, u):
     """Return phi(u) without its ends."""
     if one.kind == RAMP:
@@ -46,7 +46,7 @@ def _free(one, u):
     return u if u > 0 else math.expm1(u)
 
 
-@compiled
+@inner
 def _free_slope(one, u, v):
     """Return phi'(u) where v = phi(u), without ends."""
     if one.kind == RAMP:
@@ -72,7 +72,7 @@ def mapped(one, u):
     return min(max(v, one.low), one.high), _free_slope(one, u, v) if inside else 0.0
 
 
-@compiled
+@inner
 def _put(rows, first, block, at):
     """Put samples of rows (entries, samples) from `first` on into a block from row `at` on."""
     for i in range(len(rows)):
@@ -80,7 +80,7 @@ def _put(rows, first, block, at):
             block[at + i, lane] = rows[i, first + lane]
 
 
-@compiled
+@inner
 def _wide(*parts):
     """Return matrices one below another, with columns up to what products take."""
     rows, columns = 0, parts[0].shape[1]
@@ -89,12 +89,14 @@ def _wide(*parts):
     found = np.zeros((rows, filled(columns)))
     first = 0
     for part in parts:
-        found[first : first + len(part), :columns] = part
+        for i in range(len(part)):
+            for k in range(columns):
+                found[first + i, k] = part[i, k]
         first += len(part)
     return found
 
 
-@compiled
+@inner
 def _activate(one, u, units, counts, states, slopes):
     """Put phi(u) and phi'(u) into the first rows of blocks, times what counts, (WIDE,)."""
     if one.kind == RAMP:  # by itself, as the branches of other maps are not for registers
@@ -143,16 +145,16 @@ def passed(inputs, lengths, one, cell, readout, states, slopes, outputs):
         first = block * WIDE
         seen[:units] = 0
         for step in range(steps):
-            seen[units : units + features] = inputs[block, step]
+            copy(inputs[block, step], seen[units : units + features])
             u[:] = 0
             multiply(u, matrix, every, len(seen), seen)
             for lane in range(WIDE):
                 counts[lane] = 1.0 if step < lengths[first + lane] else 0.0
             _activate(one, u, units, counts, answer, rises)
-            seen[:units] = answer[:units]
+            copy(answer[:units], seen[:units])
             if kept:
-                states[block, step] = answer[:units]
-                slopes[block, step] = rises
+                copy(answer[:units], states[block, step])
+                copy(rises, slopes[block, step])
             found[:] = 0
             multiply(found, read, every, len(answer), answer)
             for i in range(answers):
@@ -187,7 +189,7 @@ def ahead(states, inputs, slopes, recurrent, readout, change, read_change, moved
         seen[:] = 0
         seen[-1], answer[-1] = 1, 1
         for step in range(steps):
-            seen[2 * units : 2 * units + features] = inputs[block, step]
+            copy(inputs[block, step], seen[2 * units : 2 * units + features])
             u[:] = 0
             multiply(u, cell, every, len(seen), seen)
             slope, now = slopes[block, step], states[block, step]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .lanes import LANES, compiled, load
+from .lanes import LANES, compiled, inner, load
 
 _STEPS = 50  # ten suffice
 _ROUGH = np.float32(3.5e-4)  # the root of rounding in float32: one step in float64 is left
@@ -12,7 +12,7 @@ _ROUGH = np.float32(3.5e-4)  # the root of rounding in float32: one step in floa
 _NU, _LOWER, _TOTAL, _SLOPE, _TOP, _MASS = (n * LANES for n in range(6))
 
 
-@compiled
+@inner
 def _evaluate(u, fourfold, w, least, half):
     """Put sum z and its derivative in nu into w, with z - a / z = s at s = u + nu.
 
@@ -32,7 +32,7 @@ def _evaluate(u, fourfold, w, least, half):
             w[_SLOPE + lane] += z * (share * both)
 
 
-@compiled
+@inner
 def _finish(u, fourfold, w, least, half):
     """Replace u by the states at nu, over their sum."""
     for lane in range(LANES):
@@ -46,7 +46,7 @@ def _finish(u, fourfold, w, least, half):
             u[i, lane] = z * w[_TOTAL + lane]
 
 
-@compiled
+@inner
 def _newton(u, fourfold, w, settled, least, half):
     """Take Newton steps to where every sum is settled, and return how many."""
     for step in range(1, _STEPS + 1):
@@ -64,7 +64,7 @@ def _newton(u, fourfold, w, settled, least, half):
     return _STEPS
 
 
-@compiled
+@inner
 def _bracket(u, a, w, ends):
     """Put an upper and a lower bound of nu into w; a = y / lam."""
     outputs = len(u)
