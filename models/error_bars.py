@@ -347,8 +347,9 @@ def laplace_of(model: Lifted, shared: bool = False) -> Laplace:
             found = replace(found, share=share_of(found, forward) if own else fitted.spread)
     if found is None:
         raise SolverError(
-            "there are no error bars: the targets are met without any noise, or the curvature is "
-            "singular to rounding, as where weights have no rho."
+            "there are no error bars: the targets are met without any noise, no weight moves an "
+            "answer, as where limits leave one alone, or the curvature is singular to rounding, as "
+            "where weights have no rho."
         )
     term, (target,) = model.network.terms[0], forward.targets
     moments = fitted.standardization.moments.get(term.label)

@@ -179,6 +179,15 @@ class WeightFit(Fit[Weights]):
         rows = self.divergence.link_values(self.offset.double(), self.targets.double())
         return processes.total_of(float(self.design.weighed(rows, slice(None)).sum()))
 
+    @cached_property
+    def _unit(self) -> float:
+        """What an objective has of a sample: 1, or the |V|^2 of targets in small units."""
+        if not self.divergence.quadratic:
+            return 1.0
+        squares = self.targets.double().square().sum(1)
+        total = processes.total_of(float(self.design.weighed(squares[:, None], slice(None)).sum()))
+        return min(1.0, total / self.design.mass or 1.0)
+
     @property
     def smoothness(self) -> float | None:
         """A Lipschitz constant of the gradient of the divergence in [W; b + shift W], or None."""
@@ -220,7 +229,7 @@ class WeightFit(Fit[Weights]):
         if not self.design.exact:
             residual += self._unseen(stacked) / scale
         hidden *= self.design.rounding * self.lam
-        size = self.lam * self.design.mass + abs(objective)
+        size = self.lam * self.design.mass * self._unit + abs(objective) or 1.0
         if judgement.gap > 0:
             against = size
             if isfinite(self.penalty.reach):
@@ -322,6 +331,8 @@ class WeightFit(Fit[Weights]):
         off, rows, steep = violation, len(weight), curved.unsqueeze(1)
         if self.penalty.by_rows:
             steep[:rows].add_(self.penalty.curvature)
+        elif not self.penalty.smooth:  # its mapping rounds every row by what the largest has
+            steep.clamp_(min=_EPS * float(steep.max()))
         if self.penalty.by_rows and not self.penalty.smooth:
             own = self.penalty.stationarity(weight, gradient[:rows], steep[:rows])
             off = torch.cat([own, violation[rows:]])

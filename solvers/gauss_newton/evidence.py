@@ -81,7 +81,7 @@ class Evidence:
 
 
 def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence | None:
-    """Return the evidence at the point of a model, None where rounding hides it.
+    """Return the evidence at the point of a model, None where rounding hides it, or is all of it.
 
     Args:
         forward: with one rho for each of its weights.
@@ -95,6 +95,8 @@ def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence
     determined, determinant = found
     parts = [part.numel() for part in forward.pull]
     known = [float(part.sum()) for part in determined.split(parts)]
+    if not sum(known) > len(prior) * torch.finfo(torch.float64).eps:  # no weight moves an answer
+        return None
     answers = processes.total_of(sum(map(count_answers, forward.targets)))
     logarithm = (float(model.released(prior.log()).sum()) - determinant) / 2
     noise, degrees, tails = 1.0, math.inf, NO_TAILS
@@ -297,6 +299,8 @@ def steps_by_evidence(
             solver.mu = 0.0
         now = pulled_by(forward, place.rhos, place.precision)
         objective = now.objective(place.point)
+        if not math.isfinite(objective):  # by rho without bound, of outputs that nothing moves
+            return False
         if objective <= _NOISELESS * first:  # of targets that are all alike, which zero weights fit
             return True
         model = direct(now, place.point)

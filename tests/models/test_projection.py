@@ -10,7 +10,7 @@ from sklearn.base import clone
 from liftednet import LiftedClassifier, LiftedRegressor, Network, load, save, to_torch
 from liftednet.activations import ReLU
 from liftednet.constraints import Bounds, Budget, GroupMeans, Linear
-from liftednet.errors import DataError, DeclarationError
+from liftednet.errors import DataError, DeclarationError, FitWarning, SolverError
 from liftednet.layers import dense
 from liftednet.losses import BinaryCrossEntropy, Quantile, SquaredError
 from liftednet.models import FullBatch, Lifted, LiftedMLP, Minibatch
@@ -186,3 +186,14 @@ def test_where_it_cannot_stand() -> None:
     with pytest.raises(DeclarationError, match="by one of the two"):
         Lifted(network(BALANCE)).fit(X, Y, constraints=[GroupMeans(np.arange(120) % 2)])
     refuses(DataError, "within=", lambda: Lifted(network()).fit(X, Y, constraints=[BALANCE]))
+
+
+@pytest.mark.parametrize("limits", [Bounds(5, 6), Bounds(-1e-9, 1e-9), Linear([1.0], equal=5)])
+def test_limits_that_leave_one_answer_end_a_fit_with_a_sentence(limits) -> None:
+    """No weight moves it, so that the evidence has nothing to go by."""
+    y = X[:, 0]
+    model = LiftedRegressor((5,), random_state=0, within=[limits], max_iter=20)
+    with pytest.warns(FitWarning, match="no better than a constant"):
+        model.fit(X, y)
+    np.testing.assert_allclose(model.predict(OTHERS), model.predict(OTHERS)[0], atol=1e-8)
+    refuses(SolverError, "no weight moves an answer", model.predict_interval, OTHERS)

@@ -16,7 +16,7 @@ from torch import Tensor
 from liftednet import activations
 from liftednet.divergences import joint, tight
 from liftednet.losses import CrossEntropy
-from liftednet.penalties import L1, SquaredFrobenius
+from liftednet.penalties import L1, ColumnNorm, SpectralNorm, SquaredFrobenius
 from liftednet.problems import Design, Link, StateFit, WeightFit, Weights
 from liftednet.solution import Status
 from liftednet.solvers import (
@@ -288,3 +288,30 @@ def test_a_unit_driven_far_away_hides_nothing_of_the_others(activation, above, d
         solution = solve(far, name)
         assert solution.status is Status.SOLVED, name
         torch.testing.assert_close(solution.value, expected, atol=2e-4, rtol=2e-4, msg=name)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_how_good_weights_are_is_told_in_any_unit_of_the_targets(wide: bool) -> None:
+    """Of weights that leave inputs of small numbers aside, whose gradient is next to none."""
+    x = normal(6 if wide else 40, 9, seed=1) * 10.0 ** torch.arange(-4, 5)
+    targets = normal(len(x), 2, seed=2) / 2
+
+    def fit(unit: float, seen: Tensor) -> WeightFit:
+        return WeightFit(SQUARED, Design(seen), unit * targets, ColumnNorm(unit), lam=10.0)
+
+    aside = solve(fit(1.0, x * (torch.arange(9) > 3))).value
+    assert aside.bias is not None
+    found = [
+        fit(unit, x).measure(Weights(unit * aside.matrix, unit * aside.bias)).residual
+        for unit in (1.0, 1e-3, 1e-9)
+    ]
+    assert found == pytest.approx(found[:1] * 3, rel=1e-3) and found[0] > 1e-7
+
+
+@pytest.mark.parametrize("units", [1, 2])
+@pytest.mark.parametrize("bound", [0.1, 1.0, 100.0])
+def test_a_column_of_zeros_hides_no_optimum_below_a_spectral_norm(bound: float, units: int) -> None:
+    x = normal(60, 3, seed=0)
+    x[:, 0] = 0
+    fit = WeightFit(SQUARED, Design(x), 100 * normal(60, units, seed=1), SpectralNorm(bound))
+    assert solve(fit).status is Status.SOLVED
