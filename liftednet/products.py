@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 _FEW = 1 << 20  # operations for which the way to oneDNN takes longer, and BLAS takes one thread
+_BLOCK = 256  # columns of a block to mirror, which caches hold
 _LIMITED = Lock()  # by one Python thread: of two, the last would restore the limit of the first
 
 
@@ -71,6 +72,16 @@ def add_square(total: Tensor, rows: Tensor) -> None:
         blas.dsyrk(1.0, turned, beta=1.0, c=sums, overwrite_c=True, lower=True)
     else:
         sums += blas.ssyrk(1.0, turned, lower=True)
+
+
+def mirrored(matrix: Tensor) -> Tensor:
+    """Return a matrix, (n, n), with what is above its diagonal put below it, too, in its place."""
+    for first in range(0, len(matrix), _BLOCK):
+        last = first + _BLOCK
+        block = matrix[first:last, first:last]
+        block.triu_().add_(block.triu(1).T)
+        matrix[last:, first:last] = matrix[first:last, last:].T
+    return matrix
 
 
 def add_squares(total: Tensor, rows: Tensor) -> None:

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from liftednet import processes
 from liftednet.errors import DataError
-from liftednet.products import add_product, add_square, add_squares, threads
+from liftednet.products import add_product, add_square, add_squares, mirrored, threads
 from liftednet.validation import require_finite, require_matrix
 
 _ENTRIES = 1 << 17  # half a megabyte of float32, of which a solve holds some ten
 _ENTRIES_ON_GPU = 1 << 24  # in few launches: a chunk costs more than what is done in a small one
 _CHUNK_ENTRIES = 300_000  # of float64 at a time: what caches hold
+_GRAM_ENTRIES = 1 << 20  # of float64 beside a Gram matrix larger than caches, read for each chunk
 _LOOK = 256  # samples that tell where the columns of X lie
 _SQUARED = 1e-15, 1e15  # how wide a column is whose squares float32 sums
 _FAR = 2.0  # standard deviations of a column from 0, beyond which its mean costs digits
@@ -299,24 +300,25 @@ class Design:
             return rows
         return rows * self.weights[part].to(rows).view(-1, *(1,) * (rows.ndim - 1))
 
-    def _step(self, beside: int) -> int:
+    def _step(self, beside: int, entries: int = _CHUNK_ENTRIES) -> int:
         widest = max(self.features + 1, beside)
-        entries = _at_once(self.inputs.device, _CHUNK_ENTRIES)
-        most = max(1, min(self.samples, entries // widest))
+        most = max(1, min(self.samples, _at_once(self.inputs.device, entries) // widest))
         return most if self._type is torch.float64 else min(most, _ROUGH_ROWS)
 
     def chunks(self, beside: int) -> int:
         """Return how many chunks of samples sums with so many columns are taken in."""
         return -(-self.samples // self._step(beside))
 
-    def rows(self, beside: int = 0) -> Iterator[tuple[slice, Tensor]]:
+    def rows(
+        self, beside: int = 0, entries: int = _CHUNK_ENTRIES
+    ) -> Iterator[tuple[slice, Tensor]]:
         """Yield (rows, [X - shift, 1] of these rows, to be multiplied), a chunk at a time.
 
-        So few rows that what stands beside them, of as many columns, is no larger than they may be.
+        So few rows that what stands beside them, of as many columns, has no more than `entries`.
 
         A chunk that is made stands in one place with the next: it is good until that is asked for.
         """
-        step, features, inputs = self._step(beside), self.features, self.inputs.detach()
+        step, features, inputs = self._step(beside, entries), self.features, self.inputs.detach()
         made = self.bias or inputs.dtype is not self._type or self.shift is not None
         buffer = inputs.new_empty(step if made else 0, features + self.bias, dtype=self._type)
         buffer[:, features:] = 1
@@ -346,15 +348,15 @@ class Design:
         units = 0 if targets is None else targets.shape[1]
         cross = square.new_zeros(units, size)
         with threads(self.inputs.numel() * (len(square) + units)):
-            for part, chunk in self.rows(units):
+            for part, chunk in self.rows(units, max(_CHUNK_ENTRIES, min(size**2, _GRAM_ENTRIES))):
                 if gram:
-                    add_square(square, self._rooted(chunk, part))
+                    add_square(square, self.rooted(chunk, part))
                 if targets is not None:
                     rows = targets.detach()[part].to(self._type)
                     add_product(cross, self.weighed(rows, part), chunk)
         return [square] * gram + [cross] * (targets is not None)
 
-    def _rooted(self, rows: Tensor, part: slice) -> Tensor:
+    def rooted(self, rows: Tensor, part: slice) -> Tensor:
         """Return rows, each times the root of the weight of its sample."""
         if self.weights is None:
             return rows
@@ -369,7 +371,7 @@ class Design:
             upper = tuple(torch.triu_indices(*gram.shape, device=gram.device))
             gram[upper], *others = processes.total(gram[upper], *beside)
             beside = tuple(others)
-        return gram.triu_().add_(gram.triu(1).T), *beside
+        return mirrored(gram), *beside
 
     @cached_property
     def mass(self) -> float:
@@ -407,7 +409,7 @@ class Design:
             return self.gram.diagonal()
         squares = self.inputs.new_zeros(self.features, dtype=torch.float64)
         for part, chunk in replace(self, bias=False).rows():  # without ones, X as it stands
-            add_squares(squares, self._rooted(chunk, part))
+            add_squares(squares, self.rooted(chunk, part))
         squares = processes.total(squares)[0]
         return torch.cat([squares, squares.new_full((int(self.bias),), self.mass)])
 

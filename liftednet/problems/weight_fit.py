@@ -18,6 +18,7 @@ from liftednet.maps import Rows
 from liftednet.penalties import Penalty
 from liftednet.problems.fit import NEAR, Fit, Link, Measure, curvatures, require_bounded
 from liftednet.problems.priors import PenalizedWeights
+from liftednet.products import add_squares
 from liftednet.samples import Design, Weights, row_chunks
 from liftednet.sets.penalty import Judgement
 from liftednet.validation import (
@@ -180,13 +181,19 @@ class WeightFit(Fit[Weights]):
         return processes.total_of(float(self.design.weighed(rows, slice(None)).sum()))
 
     @cached_property
+    def _pulls(self) -> Tensor:
+        """The sum of squares over samples of what every unit is pulled to, (units,), in float64."""
+        squares = torch.zeros(self.units, dtype=torch.float64, device=self.targets.device)
+        for part in row_chunks(self.design.samples, self.units, squares.device):
+            add_squares(squares, self.design.rooted(self.pulled[part], part))
+        return processes.total(squares)[0]
+
+    @cached_property
     def _unit(self) -> float:
         """What an objective has of a sample: 1, or the |V|^2 of targets in small units."""
         if not self.divergence.quadratic:
             return 1.0
-        squares = self.targets.double().square().sum(1)
-        total = processes.total_of(float(self.design.weighed(squares[:, None], slice(None)).sum()))
-        return min(1.0, total / self.design.mass or 1.0)
+        return min(1.0, float(self._pulls.sum()) / self.design.mass or 1.0)
 
     @property
     def smoothness(self) -> float | None:
@@ -376,13 +383,9 @@ class WeightFit(Fit[Weights]):
         assert self.divergence.smoothness is not None  # that of a quadratic divergence
         design = self.design.centered
         lengths = design.gram.diagonal().sqrt()
-        squares = stacked.new_zeros(self.units)
-        for part in row_chunks(design.samples, self.units, stacked.device):
-            squares += design.weighed(self.pulled[part].square(), part).sum(0)
-        chunks = squares.new_tensor(design.chunks(self.units))
-        squares, chunks = processes.total(squares, chunks)
+        (chunks,) = processes.total(lengths.new_tensor(float(design.chunks(self.units))))
         found = self.divergence.smoothness * (lengths.unsqueeze(1) * stacked).norm(dim=0)
-        most = (found + (squares / chunks).sqrt()).max() * lengths.max()
+        most = (found + (self._pulls / chunks).sqrt()).max() * lengths.max()
         return 4 * self.lam * design.rounding * float(most)
 
     def across_mean(self, violation: Tensor) -> float:
