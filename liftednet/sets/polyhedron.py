@@ -176,12 +176,19 @@ def nearest_in_polyhedron(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor)
     norms = scaled.norm(dim=1)
     scaled, point = scaled / norms.unsqueeze(-1), u.double()
     low, high = lower.double() / norms, upper.double() / norms
-    side = _binding(*(part.detach() for part in (scaled, point, low, high)))
-    ends = torch.where(side < 0, low, high)
-    for _ in range(2):  # the ridge is less where limits do not contradict, and its rest then gone
-        found = _at(scaled, point, side, ends, 1e-3 * _RIDGE)
-        point = point - found.prices @ scaled
-    off = torch.where(side != 0, (found.values - ends).abs(), 0.0).amax(-1)
+    if not torch.compiler.is_exporting() and _orthogonal(scaled):  # each limit by itself
+        values = linear(point, scaled)
+        ends = torch.where(values < low, low, high)
+        binds = (values < low) | (values > high) | (low == high)
+        point = point - torch.where(binds, values - ends, 0.0) @ scaled
+        off = (low - high).amax(-1)
+    else:
+        side = _binding(*(part.detach() for part in (scaled, point, low, high)))
+        ends = torch.where(side < 0, low, high)
+        for _ in range(2):  # the ridge is less where none contradict, and its rest then gone
+            found = _at(scaled, point, side, ends, 1e-3 * _RIDGE)
+            point = point - found.prices @ scaled
+        off = torch.where(side != 0, (found.values - ends).abs(), 0.0).amax(-1)
     empty = off > _met(u)
     if torch.compiler.is_exporting():
         torch._assert_async(~empty.any(), "no scores meet the limits of a sample")
@@ -233,6 +240,11 @@ class _Trained(torch.autograd.Function):
         scale = push.abs().max().clamp(min=torch.finfo(push.dtype).tiny)
         inside = nearest_in_polyhedron(rows, -push / scale, low.to(lower), high.to(upper))
         return -scale * inside, None, None, None
+
+
+def _orthogonal(rows: Tensor) -> bool:
+    products = rows @ rows.T
+    return torch.equal(products, products.diagonal().diag())
 
 
 def _met(u: Tensor) -> Tensor:

@@ -149,3 +149,20 @@ def test_its_derivatives_are_those_of_differences() -> None:
 def test_limits_that_contradict_each_other_are_told() -> None:
     with pytest.raises(DataError, match="sample 1"):
         nearest_in_polyhedron(SIMPLEX, torch.zeros(2, 4), *ends(torch.tensor([1.0, -1.0])))
+
+
+def test_limits_at_right_angles_are_met_as_beside_one_that_says_the_same() -> None:
+    """One more row, and they are no more at right angles: which bind is then searched for."""
+    rows = torch.tensor([[3.0, 0, 0, 0], [0, 0.5, 0, 0], [0, 0, 1, -1]]).double()
+    u = normal(40, 4, seed=3).requires_grad_()
+    low, high = -0.5 + 0 * u[:, :3].detach(), 0.4 + 0 * u[:, :3].detach()
+    low[::2, 0], high[1::2, 1], low[:, 2] = -torch.inf, torch.inf, 0.4  # the last of equal ends
+    push, found = normal(40, 4, seed=4), []
+    for more in (0, 1):
+        both = [torch.cat([x, 2 * x[..., :more]], -1) for x in (low, high)]
+        v = nearest_in_polyhedron(torch.cat([rows, 2 * rows[:more]]), u, *both)
+        found.append((v, torch.autograd.grad((v * push).sum(), u)[0]))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-9)
+    high[1, 0] = -1
+    with pytest.raises(DataError, match="sample 1"):
+        nearest_in_polyhedron(rows, u, low, high)
