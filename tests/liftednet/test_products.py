@@ -59,3 +59,10 @@ def test_blas_has_the_threads_of_torch() -> None:
         assert set(threads()) == {torch.get_num_threads()}
         with products.threads(1 << 30):  # as one product inside another sum
             assert set(threads()) == {torch.get_num_threads()}
+
+
+@pytest.mark.parametrize("size", [1, 255, 256, 257, 600])
+def test_what_is_above_the_diagonal_is_put_below_it(size: int) -> None:
+    matrix = drawn(size, size)
+    whole = matrix.triu() + matrix.triu(1).T
+    assert torch.equal(products.mirrored(matrix), whole) and torch.equal(matrix, whole)
