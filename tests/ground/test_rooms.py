@@ -92,11 +92,17 @@ def is_for_type_checkers(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
+# Two of three nodes, below which nothing is named that `targets` looks for.
+LEAVES = (ast.Name, ast.Constant, ast.expr_context, ast.operator, ast.cmpop)
+
+
 def imports(node: ast.AST, package: str, when_loaded: bool = True) -> Iterator[Import]:
     for target in targets(node, package):
         yield Import(target, getattr(node, "lineno", 0), when_loaded)
     put_off = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, LEAVES):
+            continue
         only_types = is_for_type_checkers(node) and child not in getattr(node, "orelse", [])
         yield from imports(child, package, when_loaded and not put_off and not only_types)
 
