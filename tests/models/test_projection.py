@@ -101,7 +101,7 @@ LABELS = (X[:, 1] > X[:, 2]).astype(int) + (X[:, 3] > 0.5)
 
 def test_odds_of_a_classifier_are_within_limits_at_any_input() -> None:
     """p_0 is one to four times p_1, and that is exp(-1) to one times p_2."""
-    held = LiftedClassifier((8,), within=ODDS, random_state=0).fit(X, LABELS)
+    held = LiftedClassifier((8,), within=ODDS, max_iter=100, random_state=0).fit(X, LABELS)
     free = clone(held).set_params(within=()).fit(X, LABELS)
     p, q = (model.predict_proba(30 * OTHERS) for model in (held, free))
     first, second = p[:, 0] / p[:, 1], p[:, 1] / p[:, 2]
@@ -116,7 +116,8 @@ def test_labels_by_themselves_are_within_probabilities() -> None:
     """A part is not more probable than the whole, and none more than 0.9."""
     labels = np.stack([X[:, 1] > 0.3, X[:, 1] > 0.6], axis=1).astype(float)
     limits = [Linear([1, -1], lower=0.0), Bounds(lower=-np.log(9), upper=np.log(9))]
-    found = LiftedMLP((4, 8, 2), loss=BinaryCrossEntropy(), within=limits).fit(X, labels)
+    found = LiftedMLP((4, 8, 2), loss=BinaryCrossEntropy(), within=limits, max_iter=100)
+    found.fit(X, labels)
     p = found.predict_proba(30 * OTHERS)
     assert p.min() > 0.1 - 1e-9 and p.max() < 0.9 + 1e-9 and (p[:, 0] - p[:, 1]).min() > -1e-9
     assert p.max() > 0.9 - 1e-9 and p.min() < 0.1 + 1e-9

@@ -238,9 +238,9 @@ def test_constraints_train_from_the_default_start(penalty: Penalty):
     assert float((model.predict(pixels[1200:]) == labels[1200:]).float().mean()) > 0.8
 
 
-def steep(samples: int = 200) -> tuple[Tensor, Tensor]:
+def steep() -> tuple[Tensor, Tensor]:
     """Return features of unlike scales, and a target as steep as 30."""
-    rows = torch.rand(samples, 3, generator=torch.Generator().manual_seed(0))
+    rows = torch.rand(100, 3, generator=torch.Generator().manual_seed(0))
     rows = rows * torch.tensor([1.0, 10.0, 0.5]) + 4
     return rows, 20 * (3 * rows[:, :1]).sin() + rows[:, 1:2]
 
@@ -263,7 +263,7 @@ def test_the_bound_is_held_on_raw_data_and_certified(method: Minibatch | FullBat
 
 
 def test_bounds_of_estimators_and_of_files(tmp_path: Path) -> None:
-    rows, target = steep(100)
+    rows, target = steep()
     x, y = rows.numpy(), target[:, 0].numpy()
     regressor = LiftedRegressor((8,), "tanh", lipschitz=2.0, random_state=0, max_iter=5).fit(x, y)
     assert certify(regressor.model_).lipschitz <= 2.0
