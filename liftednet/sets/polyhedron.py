@@ -180,7 +180,8 @@ def nearest_in_polyhedron(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor)
         values = linear(point, scaled)
         ends = torch.where(values < low, low, high)
         binds = (values < low) | (values > high) | (low == high)
-        point = point - torch.where(binds, values - ends, 0.0) @ scaled
+        for _ in range(2):  # of a u far away the first step leaves its rounding
+            point = point - torch.where(binds, linear(point, scaled) - ends, 0.0) @ scaled
         off = (low - high).amax(-1)
     else:
         side = _binding(*(part.detach() for part in (scaled, point, low, high)))

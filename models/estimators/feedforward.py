@@ -531,14 +531,14 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
                 them apart.
 
         Raises:
-            DataError: X cannot be used.
+            DataError: X cannot be used, or a row is so far away that its answer overflows.
             DeclarationError: return_std, and the loss is no likelihood.
             NotFittedError: nothing has been fitted, or return_std, as in `posterior`.
         """
         if not return_std:
             return self._shaped(self._forward(self._checked(X)))
         found = posterior(self).predict(X)
-        return self._shaped(on_cpu(found.mean)), self._shaped(on_cpu(found.std))
+        return self._finite(found.mean, found.std)
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Rows, Rows]:
         """Return the ends between which y lies with a probability, each in the shape of y.
@@ -548,12 +548,23 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
             level: the probability, of each number by itself.
 
         Raises:
-            DataError: X or the level cannot be used.
+            DataError: X or the level cannot be used, or a row is so far away that an end overflows.
             DeclarationError: the loss is no likelihood.
             NotFittedError: as in `posterior`.
         """
-        low, high = posterior(self).predict(X).interval(level)
-        return self._shaped(on_cpu(low)), self._shaped(on_cpu(high))
+        return self._finite(*posterior(self).predict(X).interval(level))
+
+    def _finite(self, *pair: torch.Tensor) -> tuple[Rows, Rows]:
+        """Return two numbers of every answer in the shape of y, if both are finite."""
+        finite = torch.stack(pair).isfinite().all(0).flatten(1).all(1)
+        if not bool(finite.all()):
+            row = int(finite.logical_not().nonzero()[0])
+            raise DataError(
+                f"row {row} of X, counted from 0, is so far from those of training that what is "
+                "known of its answer overflows: leave it out."
+            )
+        low, high = (self._shaped(on_cpu(part)) for part in pair)
+        return low, high
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Rows:
         """Return draws of y at all rows together, (samples,[ outputs,] n_samples).

@@ -15,6 +15,7 @@ from ..gauss_newton.objective import Forward, Tensors, recurrence
 from .loops import LoopMap, Loops, at_hand, loop_map, refusal, worth_compiling
 
 _LOOPS = Loops(tuple(f"recurrent_rows.{x}" for x in ("passed", "ahead", "back")), "")
+_PASSES = 64  # over all samples at least, of a training that is worth one
 _MOST = 48  # units, whose sums over samples a cache still holds
 Rows = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -33,7 +34,7 @@ class RecurrentRows:
         units = forward.pull[0].shape[1]
         if units > _MOST or refusal(forward.pull[0]) is not None:
             return False
-        return worth_compiling(*forward.data[0].shape[:2], units) or at_hand(_LOOPS)
+        return worth_compiling(_PASSES, *forward.data[0].shape[:2], units) or at_hand(_LOOPS)
 
     def __init__(self, forward: Forward) -> None:
         """Lay out the inputs of a network that they serve."""

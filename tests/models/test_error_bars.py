@@ -409,3 +409,15 @@ def test_densities_take_the_answers_that_a_fit_does_and_no_others() -> None:
         warnings.simplefilter("error")  # of arrays that may not be written to
         y.flags.writeable = False
         torch.testing.assert_close(found.log_density(y), column)
+
+
+@pytest.mark.parametrize("settings", [{}, {"loss": "poisson", "hidden_layer_sizes": ()}])
+def test_rows_whose_answers_overflow_are_refused(settings: dict[str, Any]) -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(100, 2))
+    y = np.exp(1.5 * x[:, 0] + 0.3 * random.normal(size=100))  # of a power, or counts
+    model = LiftedRegressor(random_state=0, **settings).fit(x, np.round(y) if settings else y)
+    assert all(np.isfinite(part).all() for part in model.predict_interval(x))
+    far = np.r_[x[:2], [[1e5, 0.0]]]
+    refuses(DataError, "row 2 of X", model.predict_interval, far)
+    refuses(DataError, "row 2 of X", model.predict, far, return_std=True)

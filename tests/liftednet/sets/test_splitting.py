@@ -163,6 +163,11 @@ def test_limits_at_right_angles_are_met_as_beside_one_that_says_the_same() -> No
         v = nearest_in_polyhedron(torch.cat([rows, 2 * rows[:more]]), u, *both)
         found.append((v, torch.autograd.grad((v * push).sum(), u)[0]))
     torch.testing.assert_close(*found, rtol=0, atol=1e-9)
+    far = torch.tensor([[1e18], [-1e18]]).double()  # where 1 is less than a rounding
+    near = nearest_in_polyhedron(
+        torch.ones(1, 1), far, *torch.tensor([1.3, 5.1]).double().view(2, 1, 1).expand(2, 2, 1)
+    )
+    torch.testing.assert_close(near[:, 0], torch.tensor([5.1, 1.3]).double())
     high[1, 0] = -1
     with pytest.raises(DataError, match="sample 1"):
         nearest_in_polyhedron(rows, u, low, high)
