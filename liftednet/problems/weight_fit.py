@@ -185,7 +185,7 @@ class WeightFit(Fit[Weights]):
         """The sum of squares over samples of what every unit is pulled to, (units,), in float64."""
         squares = torch.zeros(self.units, dtype=torch.float64, device=self.targets.device)
         for part in row_chunks(self.design.samples, self.units, squares.device):
-            add_squares(squares, self.design.rooted(self.pulled[part], part))
+            add_squares(squares, self.design.rooted(self.pulled[part].detach(), part))
         return processes.total(squares)[0]
 
     @cached_property

@@ -315,3 +315,14 @@ def test_a_column_of_zeros_hides_no_optimum_below_a_spectral_norm(bound: float, 
     x[:, 0] = 0
     fit = WeightFit(SQUARED, Design(x), 100 * normal(60, units, seed=1), SpectralNorm(bound))
     assert solve(fit).status is Status.SOLVED
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_targets_that_carry_gradients_are_taken_as_they_are(dtype: torch.dtype) -> None:
+    x, v = normal(2_000, 9, seed=1).to(dtype), normal(2_000, 2, seed=2).to(dtype)
+    fits = [
+        WeightFit(SQUARED, Design(x), y, SquaredFrobenius(1.0))
+        for y in (v.clone(), v.requires_grad_())
+    ]
+    plain, asked = (solve(fit).value.matrix.detach() for fit in fits)
+    assert torch.equal(plain, asked)
