@@ -168,6 +168,10 @@ def test_limits_at_right_angles_are_met_as_beside_one_that_says_the_same() -> No
         torch.ones(1, 1), far, *torch.tensor([1.3, 5.1]).double().view(2, 1, 1).expand(2, 2, 1)
     )
     torch.testing.assert_close(near[:, 0], torch.tensor([5.1, 1.3]).double())
+    there = torch.tensor([[0.5]]).double().requires_grad_()
+    end = torch.tensor([[1.5]]).double()
+    (slope,) = torch.autograd.grad(nearest_in_polyhedron(3 * end / end, there, end, end), there)
+    assert slope == 0  # of a point that is where it has to be
     high[1, 0] = -1
     with pytest.raises(DataError, match="sample 1"):
         nearest_in_polyhedron(rows, u, low, high)
