@@ -326,3 +326,13 @@ def test_targets_that_carry_gradients_are_taken_as_they_are(dtype: torch.dtype) 
     ]
     plain, asked = (solve(fit).value.matrix.detach() for fit in fits)
     assert torch.equal(plain, asked)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rough_sums_say_no_less_than_what_exact_ones_find(seed: int) -> None:
+    """Of weights that are next to nothing, and stationary by sums of float32."""
+    x, v = normal(20_000, 8, seed=seed).abs().float(), normal(20_000, 2, seed=seed + 1).float()
+    fit = WeightFit(SQUARED, Design(x, bias=False), v, SquaredFrobenius(1e9))
+    system = fit.rough.design.gram + 2e9 * torch.eye(8)
+    value = Weights(torch.linalg.solve(system, fit.rough.cross), None)
+    assert 1e-9 < fit.measure(value).residual <= fit.rough.measure(value).residual < 1e-4
