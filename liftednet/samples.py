@@ -347,8 +347,9 @@ class Design:
         square = self.inputs.new_zeros(size if gram else 0, size, dtype=torch.float64)
         units = 0 if targets is None else targets.shape[1]
         cross = square.new_zeros(units, size)
+        entries = max(_CHUNK_ENTRIES, min(square.numel(), _GRAM_ENTRIES))
         with threads(self.inputs.numel() * (len(square) + units)):
-            for part, chunk in self.rows(units, max(_CHUNK_ENTRIES, min(size**2, _GRAM_ENTRIES))):
+            for part, chunk in self.rows(units, entries):
                 if gram:
                     add_square(square, self.rooted(chunk, part))
                 if targets is not None:

@@ -15,7 +15,7 @@ from ..gauss_newton.objective import Forward, Tensors, recurrence
 from .loops import LoopMap, Loops, at_hand, loop_map, refusal, worth_compiling
 
 _LOOPS = Loops(tuple(f"recurrent_rows.{x}" for x in ("passed", "ahead", "back")), "")
-_PASSES = 64  # over all samples at least, of a training that is worth one
+_PASSES = 64  # over all samples, which a training takes at least, and a state fit one of
 _MOST = 48  # units, whose sums over samples a cache still holds
 Rows = np.ndarray[Any, np.dtype[np.float64]]
 
