@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 _POINTS = 16  # of Gauss-Hermite quadrature: exact for polynomials of degree 31
+_CLEAR = 0.1  # of the deviation of answers: of less noise answers beyond them are believed
 _NO_POWER = 1e-6  # exponents below are those of a logarithm, to the digits of float32
 
 
@@ -53,9 +54,10 @@ class Power:
 
     def fitted(self, t: Tensor, noise: Tensor) -> Power:
         """Return the same with what a fit answers in training, (..., units), and its noise."""
-        rows = t.to(self.scale).reshape(-1, len(self.scale))
-        ends = {"lowest": rows.amin(0), "highest": rows.amax(0)}
-        return replace(self, noise=noise.to(self.scale), **ends)
+        rows, noise = t.to(self.scale).reshape(-1, len(self.scale)), noise.to(self.scale)
+        low, high = rows.amin(0), rows.amax(0)
+        room = torch.where(noise < _CLEAR * rows.std(0, correction=0), high - low, 0.0)
+        return replace(self, noise=noise, lowest=low - room, highest=high + room)
 
     @property
     def logarithmic(self) -> Tensor:

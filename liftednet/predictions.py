@@ -116,7 +116,8 @@ class PowerPrediction(Prediction):
     def of(cls, power: Power, raised: Prediction) -> PowerPrediction:
         """Return the same answers in units of y."""
         center = power.within(raised.mean)
-        raised = Prediction(center, raised.noise, raised.ignorance, raised.degrees)
+        beside = torch.hypot(raised.ignorance, raised.mean - center)  # what the network says of it
+        raised = Prediction(center, raised.noise, beside, raised.degrees)
         _, alone = power.moments(center, raised.noise)
         _, both = power.moments(center, raised.std)
         unknown = (both.square() - alone.square()).clamp(min=0).sqrt()

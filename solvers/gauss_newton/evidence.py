@@ -70,6 +70,7 @@ class Evidence:
         noise: s.
         degrees: N less the sum of gamma_l; infinite where s is known.
         tails: delta, share and length of those of the noise, see `Noise`.
+        follows: whether the weights can follow every answer, so that the data tell of no noise.
     """
 
     logarithm: float
@@ -78,6 +79,7 @@ class Evidence:
     noise: float
     degrees: float
     tails: tuple[float, float, float] = NO_TAILS
+    follows: bool = False
 
 
 def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence | None:
@@ -99,7 +101,7 @@ def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence
         return None
     answers = processes.total_of(sum(map(count_answers, forward.targets)))
     logarithm = (float(model.released(prior.log()).sum()) - determinant) / 2
-    noise, degrees, tails = 1.0, math.inf, NO_TAILS
+    noise, degrees, tails, follows = 1.0, math.inf, NO_TAILS, False
     if forward.squared:
         delta, outputs = forward.targets[0].delta, model.operator.linear.outputs
         sums = [x.residuals(u) for x, u in zip(forward.targets, outputs, strict=True)]
@@ -107,7 +109,8 @@ def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence
         degrees, far = max(near - sum(known), 1.0), answers - near
         beyond = delta**2 * far if far else 0.0
         noise = (squares + beyond) / degrees
-        if near - sum(known) < 1.0 and not far:  # |y - u|^2 is then rounding as well
+        follows = near - sum(known) < 1.0 and not far
+        if follows:  # |y - u|^2 is then rounding as well
             noise, degrees = 2 * objective / answers, answers
         if not noise > 0:
             return None
@@ -132,7 +135,7 @@ def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence
         max(count * noise / (2 * max(size, rounding * model.mean_curvature)), least)
         for count, size in zip(known, sizes, strict=True)
     )
-    return Evidence(logarithm, tuple(rhos), sum(known) / answers, noise, degrees, tails)
+    return Evidence(logarithm, tuple(rhos), sum(known) / answers, noise, degrees, tails, follows)
 
 
 def _dispersion(forward: Forward, model: DirectModel, determined: float) -> float:
@@ -256,7 +259,8 @@ class Place:
         self.stale += 1
         self.looks += 1
         if seen.logarithm > self.logarithm:
-            if seen.logarithm > self.logarithm + _BETTER:
+            # Weights that follow every answer trade lengths between layers for hundreds of steps.
+            if seen.logarithm > self.logarithm + _BETTER and not seen.follows:
                 self.logarithm, self.stale = seen.logarithm, 0
             if self.best is None or seen.logarithm > self.best[2]:
                 self.best = self.point, self.rhos, seen.logarithm

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 from scipy.integrate import quad
-from scipy.stats import lognorm, yeojohnson
+from scipy.stats import lognorm, norm, yeojohnson
 
 from liftednet import LiftedRegressor, load, posterior, save, to_cvxpy, to_torch
 from liftednet.errors import DeclarationError
 from liftednet.models.by_evidence import power_of
 from liftednet.power import Power
+from liftednet.predictions import PowerPrediction, Prediction
 
 
 def power(exponent: float, noise: float = 0.5) -> Power:
@@ -105,6 +106,21 @@ def test_means_are_given_of_answers_that_training_has() -> None:
     far = torch.tensor([[-5.0], [-1.0], [0.5], [2.0], [9.0]], dtype=torch.float64)
     torch.testing.assert_close(narrow.mean(far), one.mean(far.clamp(-1, 2)))
     torch.testing.assert_close(narrow.quantile(far), one.quantile(far))
+    said = Prediction(far, torch.full_like(far, 0.3), torch.full_like(far, 0.4))
+    found = PowerPrediction.of(narrow, said)
+    torch.testing.assert_close(found.mean, narrow.mean(far))
+    low, high = found.interval(2 * norm.cdf(1) - 1)  # one deviation to both sides
+    reach = (0.3**2 + 0.4**2 + (far - far.clamp(-1, 2)) ** 2).sqrt()
+    torch.testing.assert_close(low, one.quantile(far.clamp(-1, 2) - reach))
+    torch.testing.assert_close(high, one.quantile(far.clamp(-1, 2) + reach))
+
+
+def test_without_noise_answers_go_beyond_those_of_training() -> None:
+    x = np.random.default_rng(0).uniform(-1, 1, size=(340, 3))
+    y = np.exp(x.sum(1))
+    seen = np.flatnonzero(y < 6)[:40]
+    found = LiftedRegressor(random_state=0).fit(x[seen], y[seen]).predict(x)
+    np.testing.assert_allclose(found, y, rtol=0.25)  # to more than twice the largest of them
 
 
 @pytest.mark.parametrize("logarithmic", [True, False])
