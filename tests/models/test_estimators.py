@@ -28,6 +28,7 @@ from liftednet import LiftedClassifier, LiftedRegressor, LiftedSequenceClassifie
 from liftednet.constraints import GroupMeans
 from liftednet.errors import DataError, DeclarationError, LiftedError
 from liftednet.models import FullBatch, LiftedMLP
+from liftednet.models.methods import minibatch
 from liftednet.penalties import L1
 from tests.models.networks import refuses
 
@@ -55,8 +56,9 @@ def test_all_checks_of_scikit_learn(estimator, check):
 
 
 @pytest.mark.parametrize("estimator", [LiftedClassifier, LiftedRegressor])
-def test_weights_are_repetitions_at_the_defaults(estimator):
+def test_weights_are_repetitions_at_the_defaults(estimator, monkeypatch):
     """On 15 samples of 30 features, of which 500 steps make much of any rounding."""
+    monkeypatch.setattr(minibatch, "_STEPS", 500)
     check_sample_weight_equivalence_on_dense_data(estimator.__name__, estimator())
 
 
