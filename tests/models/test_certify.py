@@ -26,7 +26,7 @@ BRIEF = Minibatch(epochs=3)
 pytestmark = pytest.mark.filterwarnings("ignore::liftednet.FitWarning")  # of few steps
 
 
-def derivatives(function, samples=200, inputs=3):
+def derivatives(function, samples=100, inputs=3):
     """Return (samples, outputs, inputs) by autograd."""
     generator = torch.Generator().manual_seed(1)
     points = 200 * torch.rand(samples, inputs, generator=generator).double() - 50
@@ -43,7 +43,7 @@ def require_sound(certificate, function, inputs=3):
     assert bool((found <= certificate.highest + slack).all())
     assert float(torch.linalg.matrix_norm(found, 2).max()) <= certificate.lipschitz * (1 + 1e-9)
     a, b = (
-        200 * torch.rand(2, 300, inputs, generator=torch.Generator().manual_seed(2)).double() - 50
+        200 * torch.rand(2, 150, inputs, generator=torch.Generator().manual_seed(2)).double() - 50
     )
     with torch.no_grad():
         bend = (function(a) + function(b)) / 2 - function((a + b) / 2)
@@ -57,8 +57,8 @@ def require_sound(certificate, function, inputs=3):
 def bends_of(function, inputs, size=100.0):
     """Return second differences along every axis, (samples, outputs, inputs)."""
     generator = torch.Generator().manual_seed(3)
-    x = size * (2 * torch.rand(300, inputs, generator=generator).double() - 0.5)
-    steps = size * torch.rand(300, 1, generator=generator).double()
+    x = size * (2 * torch.rand(150, inputs, generator=generator).double() - 0.5)
+    steps = size * torch.rand(150, 1, generator=generator).double()
     with torch.no_grad():
         sides = [[function(x + k * steps * axis) for k in (-1, 0, 1)] for axis in torch.eye(inputs)]
     return torch.stack([a - 2 * b + c for a, b, c in sides], -1)
@@ -251,7 +251,7 @@ def test_nothing_is_claimed_of_rows_with_holes() -> None:
     x = draw.normal(size=(200, 1)).repeat(2, 1) + draw.normal(size=(200, 2)) * [0, 0.2]
     y = x @ [1, -3] + 0.1 * draw.normal(size=200)
     x[draw.random(200) < 0.3, 1] = np.nan
-    model = LiftedRegressor(missing=True, monotonic_cst=[1, 0], random_state=0).fit(x, y)
+    model = LiftedRegressor((8,), missing=True, monotonic_cst=[1, 0], random_state=0).fit(x, y)
     low, high = model.predict(np.array([[-2, np.nan], [2, np.nan]]))
     assert high < low - 1
     assert "entries of X that are NaN" in str(certify(model))

@@ -38,21 +38,10 @@ def plain() -> LiftedRegressor:
     return LiftedRegressor(**SMALL).fit(X, Y)
 
 
-# What an option promises: the same predictions, or a score that is as good but for the rows that
-# are held out, which are a tenth.
-SAME: dict[str, dict[str, Any]] = {
-    "batch_size": {"batch_size": 20},
-    "bound": {"lipschitz": 1e9},
-    "missing": {"missing": True},
-    "patience alone": {"n_iter_no_change": 3},
-    "divergence": {"divergence": "tight"},
-    "warm": {"warm_start": True},
-}
-
-
-@pytest.mark.parametrize("name", SAME)
-def test_options_that_say_nothing_change_nothing(plain, name) -> None:
-    found = LiftedRegressor(**SMALL, **SAME[name]).fit(X, Y)
+def test_options_that_say_nothing_change_nothing(plain) -> None:
+    options: dict[str, Any] = {"batch_size": 20, "missing": True, "divergence": "tight"}
+    options |= {"lipschitz": 1e9, "n_iter_no_change": 3, "warm_start": True}
+    found = LiftedRegressor(**SMALL, **options).fit(X, Y)
     assert trace_of(found.model_).method == trace_of(plain.model_).method
     np.testing.assert_allclose(found.predict(UNSEEN), plain.predict(UNSEEN), rtol=1e-6)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -97,24 +98,18 @@ def test_the_loss_falls(graph, coupling, method):
     [run for run in SERVED if "tight" in run or "full" in run],
     ids=str,
 )
-def test_the_same_seed_gives_one_model_and_a_warm_start_goes_on(graph, coupling, method):
-    model = _fitted(graph, coupling, method)
-    if method == "minibatch":  # first weights are drawn before any method
-        assert not same_bits(_trained(graph, coupling, method, seed=1).weights, model.weights)
-    again = _trained(graph, coupling, method, warm_start=True)
-    assert same_bits(again.weights, model.weights)
-    _goes_on(graph, coupling, method, again)
-
-
-def _goes_on(graph: Graph, coupling: str, method: str, model: Lifted) -> None:
-    first, reached = trace_of(model), model.objective()
+def test_another_seed_gives_another_model_and_a_warm_start_goes_on(graph, coupling, method):
+    found = _fitted(graph, coupling, method)
+    model = deepcopy(found)
+    model.warm_start = True
     second = trace_of(model.fit(graph.x, graph.y, lengths=graph.lengths))
-    if method == "minibatch":
-        begun = _fitted(graph, coupling, method).weights
-        assert same_bits(_trained(graph, coupling, method, start=begun).weights, model.weights)
+    assert second.losses != trace_of(found).losses
+    if method == "minibatch":  # first weights are drawn before any method
+        assert not same_bits(_trained(graph, coupling, method, seed=1).weights, found.weights)
+        again = _trained(graph, coupling, method, start=found.weights)
+        assert same_bits(again.weights, model.weights)
     else:
-        assert second.start == pytest.approx(reached, rel=1e-9)
-    assert second.losses != first.losses
+        assert second.start == pytest.approx(found.objective(), rel=1e-9)
 
 
 @pytest.mark.parametrize(("graph", "coupling", "method"), SERVED, ids=str)
@@ -147,13 +142,12 @@ def test_every_subproblem_is_solved_as_by_cvxpy(graph, coupling, method):
     model = _fitted(graph, coupling, method)
     for name in _names(model):
         fit = model.subproblem(name)
-        fast = solve(fit)
         if _unstated(fit):
             with pytest.raises(DeclarationError, match=r"tight|excess"):
                 solve(fit, "reference")
         else:
             reference = solve(fit, "reference").objective
-            assert fast.objective == pytest.approx(reference, rel=1e-5, abs=1e-5), name
+            assert solve(fit).objective == pytest.approx(reference, rel=1e-5, abs=1e-5), name
 
 
 def _unstated(fit: Any) -> bool:
@@ -166,7 +160,7 @@ def _unstated(fit: Any) -> bool:
 
 
 @pytest.mark.parametrize(
-    "graph", [g for g in GRAPHS if g.name not in ("gated", "both directions")], ids=str
+    "graph", [g for g in GRAPHS if g.name not in ("gated", "both directions", "images")], ids=str
 )
 def test_exact_fits_lead_to_a_certificate(graph):
     model = graph.model("tight", "full")

@@ -168,9 +168,9 @@ def test_a_network_that_cannot_run_is_refused():
 
 
 def test_no_certificate_of_a_drawn_module_is_false():
-    said = [verdict(seed) for seed in range(50)]
+    said = [verdict(seed) for seed in range(20)]
     assert not [(seed, reason) for seed, (_, reason) in enumerate(said) if reason]
-    assert sum(known for known, _ in said) >= 10
+    assert sum(known for known, _ in said) >= 4
 
 
 def at(shape):
