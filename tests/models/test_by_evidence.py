@@ -94,9 +94,9 @@ def test_labels_that_are_noise_are_not_met_with_certainty(seed: int) -> None:
 def test_a_setting_of_ones_own_has_the_size_that_it_had() -> None:
     x, y = linear(60, 0.5)
     for settings in ({"rho": 0.1}, {"method": "minibatch"}, {"interaction_cst": "pairwise"}):
-        model = LiftedRegressor(random_state=0, max_iter=5, **settings).fit(x, y)
+        model = LiftedRegressor(random_state=0, max_iter=1, **settings).fit(x, y)
         assert sizes(model) == (4, 100, 1)
-    assert sizes(LiftedRegressor((7,), random_state=0, max_iter=5).fit(x, y)) == (4, 7, 1)
+    assert sizes(LiftedRegressor((7,), random_state=0, max_iter=1).fit(x, y)) == (4, 7, 1)
 
 
 def test_a_warm_start_goes_on_with_the_size_that_was_chosen() -> None:

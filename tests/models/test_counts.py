@@ -68,27 +68,32 @@ def test_counts_around_a_rate_are_those_of_an_integral() -> None:
     )
     right = [
         quad(lambda u, k=k: poisson.pmf(k, np.exp(u)) * norm.pdf(u, center, width), -4, 5)[0]
-        for k in range(60)
+        for k in range(30)
     ]
-    found = law.log_density(torch.arange(60).double()[:, None]).exp()[:, 0]
+    found = law.log_density(torch.arange(30).double()[:, None]).exp()[:, 0]
     np.testing.assert_allclose(found, right, atol=1e-6)
     passed = np.cumsum(right)
     for level in (0.05, 0.5, 0.95):
         assert float(law.quantile(level)) == np.searchsorted(passed, level)
 
 
-def test_intervals_of_counts_hold_as_often_as_those_of_the_true_rates() -> None:
-    inside = right = 0.0
-    for seed in range(2):
+def test_intervals_hold_counts_as_often_as_those_of_the_true_rates_and_these_too() -> None:
+    """What an interval of 90 % holds of rates of one fit has a deviation of .1 to .15."""
+    inside, right, held = [], [], []
+    for seed in range(5):
         x, y, _ = counted(100, seed)
-        new, answers, rates = counted(4000, 100 + seed)
+        new, answers, rates = counted(1000, 100 + seed)
         model = LiftedRegressor((4,), "tanh", loss="poisson", random_state=0).fit(x, y)
         low, high = model.predict_interval(new)
-        inside += ((low <= answers) & (answers <= high)).mean() / 2
+        inside.append(((low <= answers) & (answers <= high)).mean())
         low, high = poisson.ppf(0.05, rates), poisson.ppf(0.95, rates)
-        right += ((low <= answers) & (answers <= high)).mean() / 2
+        right.append(((low <= answers) & (answers <= high)).mean())
         assert np.abs(np.log(model.predict(new) / rates)).mean() < 0.25
-    assert inside == pytest.approx(right, abs=0.02)
+        drawn = posterior(model).sample(torch.from_numpy(new), 400, noise=False)[..., 0]
+        low, high = np.quantile(drawn.numpy(), (0.05, 0.95), axis=0)
+        held.append(((low <= rates) & (rates <= high)).mean())
+    assert np.mean(inside) == pytest.approx(np.mean(right), abs=0.02)
+    assert np.mean(held) > 0.8
 
 
 def test_counts_are_drawn_around_their_means(tmp_path: Any) -> None:
@@ -159,20 +164,3 @@ def test_counts_of_several_variances_are_negative_binomials() -> None:
     # four standard errors of a variance are .03 and .05 of it
     np.testing.assert_allclose(drawn.var(0), rates * s.numpy(), rtol=0.06)
     np.testing.assert_allclose(drawn.mean(0), [rates, rates], rtol=0.02)
-
-
-def test_intervals_of_rates_hold_the_true_rates() -> None:
-    """Five fits whose size the evidence chooses, most of them linear: three weights are to tell.
-
-    What an interval of 90 % holds of one fit has a deviation of .1 to .15, so of five .06.
-    """
-    held = []
-    for seed in range(20, 25):
-        x, y, _ = counted(100, seed)
-        new, _, rates = counted(1000, 100 + seed)
-        model = LiftedRegressor(loss="poisson", random_state=0).fit(x, y)
-        found = posterior(model)
-        drawn = found.sample(torch.from_numpy(new), 400, noise=False)[..., 0]
-        low, high = np.quantile(drawn.numpy(), (0.05, 0.95), axis=0)
-        held.append(((low <= rates) & (rates <= high)).mean())
-    assert np.mean(held) > 0.8

@@ -23,7 +23,12 @@ from liftednet.models.results import PathStep, Step, Trace
 pytest.importorskip("matplotlib").use("Agg")
 from matplotlib.figure import Figure  # noqa: E402
 
-QUICK: dict[str, Any] = {"hidden_layer_sizes": (4,), "activation": "tanh", "random_state": 0}
+QUICK: dict[str, Any] = {
+    "hidden_layer_sizes": (4,),
+    "activation": "tanh",
+    "random_state": 0,
+    "max_iter": 20,
+}
 
 
 def linear(unit: float = 1.0) -> tuple[np.ndarray, np.ndarray]:

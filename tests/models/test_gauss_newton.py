@@ -30,13 +30,13 @@ def small_model(**given: Any) -> LiftedRNN:
 
 
 def test_of_several_starts_the_best_goes_on(generator):
-    model = small_model(start="auto", method=GaussNewton(8))
+    model = small_model(start="auto", method=GaussNewton(4))
     x = torch.randn(30, 4, 2, generator=generator, dtype=torch.float64)
     y = (x[..., 0] > 0).long()  # which a start that learns nothing would not be left at
     trace = trace_of(model.fit(x, y))
     drawn, ends = torch.Generator().manual_seed(model.seed), []
     for start in ("orthogonal", "gaussian", "orthogonal"):
-        alone = small_model(start=model._drawn(start, drawn), method=GaussNewton(8)).fit(x, y)
+        alone = small_model(start=model._drawn(start, drawn), method=GaussNewton(4)).fit(x, y)
         ends.append(trace_of(alone).objectives[-1])
     assert trace.start == pytest.approx(min(ends), rel=1e-9)
     warm = small_model(start="auto", method=GaussNewton(1), warm_start=True).fit(x, y)
@@ -55,7 +55,7 @@ def test_of_several_starts_the_best_goes_on(generator):
 )
 def test_the_method_is_one_that_serves(generator, options, solver):
     x = torch.randn(6, 5, 2, generator=generator, dtype=torch.float64)
-    model = LiftedRNN(2, 3, 2, **options).fit(x, (x[..., 0] > 0).long())
+    model = LiftedRNN(2, 3, 2, max_iter=3, **options).fit(x, (x[..., 0] > 0).long())
     found = {step.solver for step in trace_of(model).steps}
     assert found == {solver} if solver else not found & {"minibatch", "levenberg-marquardt"}
 
@@ -66,8 +66,8 @@ def test_many_long_sequences_are_trained_in_batches(generator, monkeypatch):
     monkeypatch.setattr(choice, "_MANY", 50)
     monkeypatch.setattr(choice, "_MOST_OVER_TIME", 1.0)
     for fitted in (
-        LiftedRNN(2, 3, 2).fit(x, y),
-        LiftedRNN(2, 3, 2).fit(DataLoader(TensorDataset(x, y), batch_size=20)),
+        LiftedRNN(2, 3, 2, max_iter=3).fit(x, y),
+        LiftedRNN(2, 3, 2, max_iter=3).fit(DataLoader(TensorDataset(x, y), batch_size=20)),
     ):
         assert {step.solver for step in trace_of(fitted).steps} == {"minibatch"}
 

@@ -84,7 +84,7 @@ def test_intervals_hold_and_outliers_move_no_answer(tmp_path: Any) -> None:
     low, high = model.predict_interval(new)
     # Seven standard errors of a share of 2,000 answers are .05.
     assert ((low <= answers) & (answers <= high)).mean() == pytest.approx(0.9, abs=0.05)
-    squares = LiftedRegressor(random_state=0).fit(x, y)
+    squares = LiftedRegressor((4,), "tanh", random_state=0).fit(x, y)
     told = [float(posterior(m).predict(torch.from_numpy(new)).log_density(
         torch.from_numpy(answers)[:, None]).mean()) for m in (model, squares)]  # fmt: skip
     assert told[0] > told[1] + 1
@@ -102,7 +102,7 @@ def test_units_of_the_targets_do_not_matter() -> None:
     x, y, _ = drawn(100, 2)
     new = drawn(50, 3)[0]
     one, other = (
-        LiftedRegressor((4,), "tanh", loss=Huber(0.45 * unit), random_state=0).fit(
+        LiftedRegressor((4,), "tanh", loss=Huber(0.45 * unit), random_state=0, max_iter=20).fit(
             x, unit * y + unit
         )
         for unit in (1.0, 1024.0)
@@ -117,7 +117,8 @@ def test_a_quantile_has_its_share_of_the_answers(level: float) -> None:
     generator = np.random.default_rng(0)
     x = generator.normal(size=(400, 3))
     y = x[:, 0] - 2 * x[:, 1] + 0.3 * generator.normal(size=400)
-    model = LiftedRegressor(loss=f"quantile:{level}", random_state=0).fit(x[:200], y[:200])
+    model = LiftedRegressor((4,), "tanh", loss=f"quantile:{level}", random_state=0)
+    model.fit(x[:200], y[:200])
     assert (y[:200] <= model.predict(x[:200]) + 1e-4).mean() == pytest.approx(level, abs=0.011)
     counts = generator.integers(0, 4, 200)
     model.fit(x[:200], y[:200], sample_weight=counts)

@@ -72,11 +72,11 @@ def test_a_gap_that_is_not_proven_is_told(units, method, said, tmp_path):
 
 
 def test_no_training_falls_below_the_bound():
-    X, y = waves(40)
-    best = hinges(60, 0.05).fit(X, y)
+    X, y = waves(20)
+    best = hinges(30, 0.05).fit(X, y)
     bound = global_gap(best, X, y).bound
     for method in (GaussNewton(10), "minibatch"):
-        other = hinges(60, 0.05, method).fit(X, y)
+        other = hinges(30, 0.05, method).fit(X, y)
         found = global_gap(other, X, y)
         assert bound <= best.objective() <= found.objective * (1 + 1e-4)
         assert found.bound <= best.objective() and found.best <= best.objective() * (1 + 2e-4)

@@ -84,14 +84,14 @@ def test_limits_that_bind_for_all_samples_are_left_again(dtype) -> None:
 def test_a_regressor_and_its_file_are_within_them_at_any_input(tmp_path) -> None:
     limits = [Linear(np.ones(3), equal=1), Bounds(lower=0)]
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(80, 4))
-    regressor = clone(LiftedRegressor((10,), within=limits, max_iter=5, random_state=0))
-    found = regressor.fit(x, rng.dirichlet(np.ones(3), size=80)).predict(30 * x)
+    x = rng.normal(size=(40, 4))
+    regressor = clone(LiftedRegressor((5,), within=limits, max_iter=2, random_state=0))
+    found = regressor.fit(x, rng.dirichlet(np.ones(3), size=40)).predict(30 * x)
     np.testing.assert_allclose(found.sum(1), 1.0, atol=1e-6)
     assert found.min() > -1e-6
     path = save(regressor.model_, tmp_path / "model.safetensors")
     for again in (load(path), load(path, within=limits)):
-        np.testing.assert_array_equal(again.predict(30 * x), regressor.predict(30 * x))
+        np.testing.assert_array_equal(again.predict(30 * x), found)
     refuses(DataError, "not the one that was saved", lambda: load(path, within=[Bounds(lower=0)]))
 
 
@@ -193,8 +193,8 @@ def test_where_it_cannot_stand() -> None:
 def test_limits_that_leave_one_answer_end_a_fit_with_a_sentence(limits) -> None:
     """No weight moves it, so that the evidence has nothing to go by."""
     y = X[:, 0]
-    model = LiftedRegressor((5,), random_state=0, within=[limits], max_iter=20)
+    model = LiftedRegressor((5,), random_state=0, within=[limits], max_iter=5)
     with pytest.warns(FitWarning, match="no better than a constant"):
         model.fit(X, y)
-    np.testing.assert_allclose(model.predict(OTHERS), model.predict(OTHERS)[0], atol=1e-8)
+    np.testing.assert_allclose(np.ptp(model.predict(OTHERS)), 0, atol=1e-8)
     refuses(SolverError, "no weight moves an answer", model.predict_interval, OTHERS)

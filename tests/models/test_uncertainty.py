@@ -74,7 +74,7 @@ def test_a_network_holds_its_loss_on_moved_rows_and_its_file_keeps_how(tmp_path)
     digits, region = data.digits(), Box(0.1)
     x, y = digits.x_test, digits.y_test
     plain, held = (
-        LiftedMLP((64, 30, 10), uncertainty=one).fit(digits.x_train, digits.y_train)
+        LiftedMLP((64, 15, 10), uncertainty=one, max_iter=8).fit(digits.x_train, digits.y_train)
         for one in (None, region)
     )
     worst = []
