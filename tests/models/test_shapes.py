@@ -246,10 +246,10 @@ def steepest(model: Lifted, rows: Tensor) -> float:
     return float((torch.cdist(scores, scores) / torch.cdist(rows, rows).clamp(min=1e-3)).max())
 
 
-@pytest.mark.parametrize("method", [Minibatch(epochs=10), FullBatch(1)])
+@pytest.mark.parametrize("method", [Minibatch(epochs=20), FullBatch(2)])
 def test_the_bound_is_held_on_raw_data_and_certified(method: Minibatch | FullBatch) -> None:
     rows, target = steep()
-    sizes = (3, 6, 6, 1)
+    sizes = (3, 12, 12, 1)
     free = LiftedMLP(sizes, loss=SquaredError(), method=method).fit(rows, target)
     assert certify(free).lipschitz > 4
     held = LiftedMLP(sizes, loss=SquaredError(), method=method, lipschitz=4.0).fit(rows, target)

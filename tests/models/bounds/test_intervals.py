@@ -26,7 +26,7 @@ def product(a, b):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_derivatives_of_linear_networks_enclose_the_exact_ones(dtype):
     """Products and multiples in float64 are off by rounding: the exact ones are rational."""
-    for seed in range(10):
+    for seed in range(4):
         torch.manual_seed(seed)
         layers = [nn.Linear(3, 5), nn.Linear(5, 4), nn.Linear(4, 2)]
 
@@ -127,7 +127,7 @@ def test_maxima_and_products_are_bounded_by_their_parts():
 
 
 def test_a_lipschitz_constant_is_not_below_the_exact_norm():
-    for seed in range(30):
+    for seed in range(10):
         torch.manual_seed(seed)
         network: Any = nn.Linear(5, 1).double()
         exact = sum(Fraction(x) ** 2 for x in network.weight[0].tolist())
