@@ -13,13 +13,13 @@ from liftednet.models import FullBatch, LiftedMLP
 from liftednet.penalties import Nonnegative, SquaredFrobenius
 
 digits = data.digits()
-x, y = digits.x_train[:300], digits.y_train[:300]
+x, y = digits.x_train[:200], digits.y_train[:200]
 
 
 def fitted(penalty):
     """Return a network of 16 units with a penalty on each of its two layers."""
     model = LiftedMLP(
-        (64, 16, 10), lam=1.0, penalty=penalty, method=FullBatch(sweeps=5), standardize=False
+        (64, 16, 10), lam=1.0, penalty=penalty, method=FullBatch(sweeps=3), standardize=False
     )
     return model.fit(x, y)
 

@@ -31,14 +31,14 @@ plain = nn.Sequential(
 # The network is read from its forward pass. GELU is not monotone, and batch normalization has
 # running statistics; both are read.
 lifted = copy.deepcopy(plain)
-liftednet.initialize_(lifted, digits.x_train, digits.y_train, loss=CrossEntropy(), epochs=5)
+liftednet.initialize_(lifted, digits.x_train, digits.y_train, loss=CrossEntropy(), epochs=3)
 
 # %%
 # Both go on with Adam, at the same rate and in the same order of samples. The lifted start has had
-# five passes over the data that the other has not.
+# three passes over the data that the other has not.
 
 
-def trained(network, epochs=8):
+def trained(network, epochs=4):
     """Return the test accuracy before and after every epoch of Adam."""
     generator = torch.Generator().manual_seed(1)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
@@ -59,7 +59,7 @@ def trained(network, epochs=8):
     return curve
 
 
-curves = {"torch's start": trained(plain), "after five lifted passes": trained(lifted)}
+curves = {"torch's start": trained(plain), "after three lifted passes": trained(lifted)}
 figure, panel = plt.subplots(figsize=(5.5, 3), layout="constrained")
 for name, curve in curves.items():
     panel.plot(curve, marker="o", label=name)
@@ -69,7 +69,7 @@ plt.show()
 
 # %%
 # The other direction: a lifted model becomes an ordinary module with the same output.
-model = liftednet.models.LiftedMLP((64, 30, 10)).fit(digits.x_train, digits.y_train)
+model = liftednet.models.LiftedMLP((64, 30, 10)).fit(digits.x_train[:300], digits.y_train[:300])
 module = liftednet.to_torch(model)
 print(module)
 with torch.no_grad():

@@ -24,7 +24,7 @@ x_train, x_test, y_train, y_test = train_test_split(
 
 # %%
 # Names of parameters are those of the pipeline's step; both are drawn on a logarithmic scale.
-pipeline = make_pipeline(StandardScaler(), LiftedClassifier((20,), max_iter=60, random_state=0))
+pipeline = make_pipeline(StandardScaler(), LiftedClassifier((20,), max_iter=30, random_state=0))
 drawn = {
     "liftedclassifier__lam": loguniform(1, 100),
     "liftedclassifier__rho": loguniform(1e-3, 1),

@@ -23,7 +23,7 @@ y[::12] += 6
 
 def fitted(loss):
     """Return a network of 30 units trained with a loss."""
-    model = LiftedMLP((1, 30, 1), Tanh(), loss, rho=1e-3, method=Minibatch(epochs=60))
+    model = LiftedMLP((1, 30, 1), Tanh(), loss, rho=1e-3, method=Minibatch(epochs=30))
     return model.fit(x, y)
 
 

@@ -23,7 +23,7 @@ loader = DataLoader(
     shuffle=True,
     generator=torch.Generator().manual_seed(0),
 )
-streamed = LiftedMLP((64, 50, 10), method=Minibatch(epochs=10)).fit(loader)
+streamed = LiftedMLP((64, 50, 10), method=Minibatch(epochs=5)).fit(loader)
 accuracy = (streamed.predict(digits.x_test) == digits.y_test).float().mean()
 print(f"from a loader: accuracy {accuracy:.3f}")
 

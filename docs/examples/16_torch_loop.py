@@ -37,13 +37,12 @@ started = initialize_(copy.deepcopy(plain), x, digits.y_train, loss=loss, epochs
 # %%
 # The backend "aot_eager" traces a network forward and backward, as the default does, and compiles
 # nothing, so that this page needs no C++ compiler. Leave the argument away where there is one. A
-# network that was lifted is traced as a whole: nothing breaks its graph.
-print("breaks in the graph:", torch._dynamo.explain(started)(x[:2]).graph_break_count)
+# network that was lifted is traced as a whole: with `fullgraph` a break would be an error.
 
 
 def trained(network, epochs):
     """Return the test accuracy before and after every epoch of Adam, its rate falling to 0."""
-    compiled = torch.compile(network, backend="aot_eager", dynamic=True)
+    compiled = torch.compile(network, backend="aot_eager", dynamic=True, fullgraph=True)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, epochs)
     order = torch.Generator().manual_seed(1)

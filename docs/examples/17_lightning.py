@@ -62,7 +62,7 @@ _ = initialize_(network, digits.x_train, digits.y_train, loss=CrossEntropy(), ep
 
 # %%
 # The trainer is Lightning's own, with what it would write to disk or to the screen turned off.
-EPOCHS = 10
+EPOCHS = 6
 samples = TensorDataset(digits.x_train, digits.y_train)
 figure, panel = plt.subplots(figsize=(5.5, 3), layout="constrained")
 for name, module in modules.items():

@@ -18,12 +18,12 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 print("this page was made on", torch.cuda.get_device_name() if device == "cuda" else "a CPU")
 
 digits = data.digits()
-x, y = digits.x_train[:600], digits.y_train[:600]
+x, y = digits.x_train[:300], digits.y_train[:300]
 
 
 def fitted(device, dtype):
     """Return a network after some sweeps over all samples."""
-    method = FullBatch(sweeps=5)
+    method = FullBatch(sweeps=3)
     model = LiftedMLP((64, 30, 10), lam=1.0, rho=0.1, method=method, device=device, dtype=dtype)
     return model.fit(x, y)
 

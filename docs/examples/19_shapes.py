@@ -20,7 +20,7 @@ from liftednet.models import Lifted, input_convex
 draw = np.random.default_rng(0)
 age = draw.uniform(0, 10, (40, 1))
 price = 20 * np.exp(-age[:, 0] / 4) + 3 * draw.standard_normal(40)
-settings = {"hidden_layer_sizes": (30,), "rho": 1e-3, "random_state": 0}
+settings = {"hidden_layer_sizes": (12,), "rho": 1e-3, "random_state": 0}
 free = LiftedRegressor(**settings).fit(age, price)
 falling = LiftedRegressor(**settings, monotonic_cst=[-1]).fit(age, price)
 print(certify(falling))

@@ -24,7 +24,7 @@ print(f"mean progression of the disease: {means[0]:.1f} and {means[1]:.1f}")
 def fitted(limit):
     """Return a network whose mean answers for the two groups differ by about a limit at most."""
     constraints = [] if limit is None else [GroupMeans(groups, within=limit / 2)]
-    model = LiftedMLP((10, 8, 1), Tanh(), SquaredError(), rho=10.0, seed=0)
+    model = LiftedMLP((10, 5, 1), Tanh(), SquaredError(), rho=10.0, seed=0)
     return model.fit(x, y.unsqueeze(1), constraints=constraints)
 
 
@@ -43,7 +43,7 @@ print(f"without a constraint the means differ by {distance(free):.2f}")
 # %%
 # The price of a constraint is the rate at which the training objective would fall if its limit were
 # moved. A limit that costs nothing has the price 0.
-limits = [8.0, 5.0, 2.0, 0.5]
+limits = [8.0, 4.0, 1.0]
 found, prices, errors = [], [], []
 for limit in limits:
     model = fitted(limit)

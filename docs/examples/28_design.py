@@ -21,10 +21,10 @@ def bend(thickness):
     return (np.array([950.0, 350.0, 50.0]) / thickness**3).sum(-1)
 
 
-samples = rng.uniform(5, 12, (700, 3))
-learned, held_out = samples[:500], samples[500:]
+samples = rng.uniform(5, 12, (400, 3))
+learned, held_out = samples[:300], samples[300:]
 model = LiftedRegressor(
-    (20, 20), activation="relu", monotonic_cst=[-1, -1, -1], random_state=0
+    (12, 12), activation="relu", monotonic_cst=[-1, -1, -1], random_state=0
 ).fit(learned, np.log(bend(learned)))
 certificate = certify(model)
 print(certificate)
