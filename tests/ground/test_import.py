@@ -31,14 +31,6 @@ def loaded_after(*parts: str) -> list[set[str]]:
     return [{name.split(".")[0] for name in line.split()} for line in result.stdout.splitlines()]
 
 
-def test_public_names_load_no_heavy_package() -> None:
-    light = ", ".join(set(PUBLIC) - SKLEARN)
-    [loaded] = loaded_after(
-        f"import liftednet\nfrom liftednet import {light}\nliftednet.models.LiftedMLP"
-    )
-    assert not loaded & HEAVY
-
-
 def test_type_checkers_see_the_same_names() -> None:
     tree = ast.parse((ROOT / "liftednet" / "__init__.py").read_text(encoding="utf-8"))
     seen = {
@@ -92,8 +84,9 @@ except ImportError as error:
     assert "run `pip install cvxpy`" in python(code).stdout
 
 
-def test_first_calls_load_neither_sympy_nor_numba() -> None:
+def test_public_names_load_no_heavy_package_and_first_calls_neither_sympy_nor_numba() -> None:
     """Torch's compiler takes two to five seconds, and empty modules and metas lead to it."""
+    light = f"from liftednet import {', '.join(set(PUBLIC) - SKLEARN)}\nmodels.LiftedMLP"
     code = """
 import torch
 from sklearn.datasets import load_diabetes
@@ -118,6 +111,7 @@ from liftednet.models import LiftedRNN
 x = torch.randn(9, 3, 4)
 to_torch(LiftedRNN(4, 5, 1, loss=SquaredError(), max_iter=1).fit(x, x[..., :1]))
 """
-    first, both = loaded_after(code, recurrent)
+    names, first, both = loaded_after(light, code, recurrent)
+    assert not names & HEAVY
     assert not first & {"cvxpy", "numba", "sympy", "triton"}
     assert not both & {"cvxpy", "sympy", "triton"}

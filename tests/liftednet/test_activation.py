@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import cvxpy as cp
@@ -64,22 +64,13 @@ def problems(activation, kind, generator):
     return weights, StateFit(divergence, draw(8, 2), (link,), 0.5)
 
 
-@cache
-def passes(activation):
-    return check_activation(activation).passed
-
-
 @pytest.mark.parametrize("kind", [tight, joint])
 @pytest.mark.parametrize(
     "activation",
-    [
-        Stated(),
-        Activation.from_potential(quartic),
-    ],
+    [Stated(), Activation.from_potential(quartic)],
     ids=repr,
 )
 def test_a_declared_activation_is_solved_by_fast_and_reference_solvers(activation, kind, generator):
-    assert passes(activation)
     for problem in problems(activation, kind, generator):
         fast, reference = solve(problem), solve(problem, "reference")
         assert fast.solver != "reference"

@@ -12,7 +12,7 @@ from liftednet.solution import Status
 from liftednet.solvers import choose, solve
 from tests.torture.subproblems import KINDS, verdict
 
-DRAWN = {"files": 0.02, "kills": 0.02, "subproblems": 0.003}
+DRAWN = {"files": 0.02, "kills": 0.02, "subproblems": 0.001}
 
 
 @pytest.mark.filterwarnings("ignore")
