@@ -44,7 +44,7 @@ class Adder(nn.Module):
 
 torch.manual_seed(0)
 network = Adder()
-method = Minibatch(epochs=40, batch_size=50, damping=1.0)
+method = Minibatch(epochs=25, batch_size=50, damping=1.0)
 lifted = liftednet.lift(network, x[:2], loss=SquaredError(), method=method)
 
 # %%

@@ -214,8 +214,8 @@ def test_an_estimator_is_exported_in_float32_where_that_loses_nothing(
     moved, noise, dtype, tmp_path
 ) -> None:
     draw = np.random.default_rng(0)
-    X = draw.uniform(-1, 1, (200, 2))
-    y = 3 * X[:, 0] - X[:, 1] + noise * draw.normal(size=200)
+    X = draw.uniform(-1, 1, (60, 2))
+    y = 3 * X[:, 0] - X[:, 1] + noise * draw.normal(size=60)
     fitted = LiftedRegressor((3,), "identity", random_state=0).fit(X + moved, y)
     for model in (fitted, load(save(fitted, tmp_path / "model.safetensors"))):
         network = to_torch(model)

@@ -75,6 +75,7 @@ def _other(rank: int, shares: tuple[int, ...]) -> list[Found]:
     rows, found = _own(rank, shares), []
     for graph, coupling, method in OTHERS:
         model = graph.model(coupling, method)
+        model.method = Minibatch(2, 4) if method == "minibatch" else GaussNewton(1)
         given = (_part(x, rows) for x in (graph.x, graph.y))
         found.append(_found(model.fit(*given, lengths=_part(graph.lengths, rows))))
     return found
