@@ -15,7 +15,7 @@ import torch
 from liftednet import LiftedRegressor, optimize, to_cvxpy, to_torch
 
 rng = np.random.default_rng(0)
-X = rng.uniform(-2, 2, (500, 2))
+X = rng.uniform(-2, 2, (800, 2))
 
 
 def hills(x):
@@ -24,7 +24,7 @@ def hills(x):
     return sum(h * np.exp(-2 * ((x - np.array(c)) ** 2).sum(1)) for h, c in tops)
 
 
-model = LiftedRegressor((16,), random_state=0).fit(X, hills(X))
+model = LiftedRegressor((24,), random_state=0).fit(X, hills(X))
 print(f"R2 {model.score(X, hills(X)):.3f}")
 
 # %%

@@ -29,7 +29,7 @@ def gap(model, x, group):
     return abs(chosen[group == 0].mean() - chosen[group == 1].mean())
 
 
-x, y, group = drawn(2_000)
+x, y, group = drawn(4_000)
 new_x, new_y, new_group = drawn(20_000)
 
 # %%

@@ -43,7 +43,7 @@ def least_extra(starts, steps=25):
 
 
 rng = np.random.default_rng(0)
-states = rng.uniform(-2, 2, (200, 2))
+states = rng.uniform(-2, 2, (300, 2))
 extra = least_extra(states)
 network = input_convex((2, 20, 20, 1))
 model = Lifted(network, seed=0).fit(torch.from_numpy(states), torch.from_numpy(extra)[:, None])

@@ -99,9 +99,9 @@ bound = objective * (1 - np.array([step.residual for step in best.trace.steps]))
 # The same unit by unit: `global_gap` finds what is missing in any network with one hidden layer,
 # `add_unit` adds it, and Gauss-Newton trains on from there. Once that ends in a local optimum, the
 # gap tells by how much.
-grown = network(3, "gauss-newton").fit(X, y)
+grown = network(1, "gauss-newton").fit(X, y)
 widths, reached = [], []
-for _ in range(4):
+for _ in range(7):
     found = global_gap(grown, X, y)
     widths.append(found.width)
     reached.append(found.objective)
