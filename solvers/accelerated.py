@@ -96,6 +96,7 @@ def _splitting(problem: WeightFit, penalty: Sum, start: Tensor) -> Splitting:
 
 
 _ROUNDING = 1e-12
+_HEARD = 100  # times the rounding of values that these tell a curvature by
 _PATIENCE = 500  # steps in which the movement must fall
 _FINER = 1e-3  # of a goal that the verdict found to hide too much
 _MARGIN = 0.01  # of the tolerance: where curvature is small, its edge may still be far off
@@ -184,9 +185,13 @@ def _advance(problem: BlockFit, at: _Walk, largest: float) -> tuple[_Walk, float
     while True:
         following = problem.block.prox(at.ahead - gradient / s, 1 / s)
         moved, reached = following - at.ahead, problem.smooth_value(following)
-        bound = value + (gradient * moved).sum() + s / 2 * moved.square().sum()
-        slack = _ROUNDING * (1 + abs(float(value)))
-        if s >= largest or bool(reached <= bound + slack):
+        bend, slack = s * moved.square().sum(), _ROUNDING * (1 + abs(float(value)))
+        if bend > _HEARD * slack:
+            enough = bool(reached <= value + (gradient * moved).sum() + bend / 2 + slack)
+        else:  # values are rounding: gradients tell of the curvature
+            there = problem.terms(following)
+            enough = bool(((sum(there[1:], there[0]) - gradient) * moved).sum() <= bend)
+        if s >= largest or enough:
             break
         s = min(_RAISED * s, largest)
     off = s * float(moved.abs().max()) / (scale or 1.0)

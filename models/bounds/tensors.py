@@ -39,6 +39,7 @@ _APART = (
 # What they make is asked of tensors without values: of zeros they have other shapes, or errors.
 _BY_VALUES = ("index", "index_put", "nearest_in_polyhedron")
 _UNRULED = ("native_layer_norm", "native_group_norm")  # shaped by arguments, though without rules
+_ZEROS = (torch.float32, torch.float64, torch.bool)  # of which none divides whole numbers
 _EMPTY = ("empty_like", "new_empty", "new_empty_strided")
 
 
@@ -221,8 +222,11 @@ class Walk:
         if rule is not None and all(x.dtype.is_floating_point for x in followed):
             found = rule(self, call)
         # Of tensors without values torch asks its compiler, which takes seconds to load.
-        of_zeros = name in _UNRULED or (rule is not None and name not in _BY_VALUES)
-        of_zeros = of_zeros and all(x.dtype in (torch.float32, torch.float64) for x in followed)
+        entry_by_entry = torch.Tag.pointwise in function.tags
+        of_zeros = (
+            entry_by_entry or name in _UNRULED or (rule is not None and name not in _BY_VALUES)
+        )
+        of_zeros = of_zeros and all(x.dtype in _ZEROS for x in followed)
         shaped = partial(_shaped, device=torch.device("cpu" if of_zeros else "meta"))
         try:
             shapes = function(*tree_map(shaped, args), **tree_map(shaped, kwargs))

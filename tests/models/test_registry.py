@@ -16,10 +16,12 @@ from liftednet.errors import DeclarationError
 from liftednet.models import FullBatch, Lifted
 from liftednet.models.results import Ending, Step
 from liftednet.problems import BlockFit, StatesOverTime
+from liftednet.solution import Status
 from liftednet.solvers import solve
+from liftednet.solvers.accelerated import Accelerated
 from tests.models import plain
 from tests.models.networks import same_bits, trace_of
-from tests.models.registry import GRAPHS, REFUSED, SERVED, Graph
+from tests.models.registry import BY_NAME, GRAPHS, REFUSED, SERVED, Graph
 
 FULL = [run for run in SERVED if run[2] == "full"]
 
@@ -148,6 +150,12 @@ def test_every_subproblem_is_solved_as_by_cvxpy(graph, coupling, method):
         else:
             reference = solve(fit, "reference").objective
             assert solve(fit).objective == pytest.approx(reference, rel=1e-5, abs=1e-5), name
+
+
+def test_blocks_are_solved_where_values_are_rounding() -> None:
+    fit: Any = _fitted(BY_NAME["gated"], "tight", "full").subproblem("states 3")
+    found = Accelerated(max_iterations=200).solve(fit)  # by values alone thousands are too few
+    assert found.status is Status.SOLVED
 
 
 def _unstated(fit: Any) -> bool:
