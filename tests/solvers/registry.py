@@ -28,7 +28,7 @@ ACTIVATIONS: tuple[Activation, ...] = (
     Activation.from_function(softsign),
 )  # fmt: skip
 DTYPES = (torch.float64, torch.float32)
-SAMPLES, INPUTS, UNITS, ABOVE = 9, 4, 3, 2
+SAMPLES, INPUTS, UNITS, ABOVE = 5, 4, 3, 2
 
 
 @dataclass(frozen=True)

@@ -272,8 +272,8 @@ FAR = [
 @pytest.mark.parametrize("activation", FAR, ids=repr)
 def test_a_unit_driven_far_away_hides_nothing_of_the_others(activation, above, dtype):
     def fit(last: float) -> StateFit:
-        u, weight = normal(12, 4), normal(4, 3, seed=1)
-        target = torch.eye(3, dtype=torch.float64)[torch.arange(12) % 3]
+        u, weight = normal(6, 4), normal(4, 3, seed=1)
+        target = torch.eye(3, dtype=torch.float64).repeat(2, 1)
         u[:, 3] = last
         link = Link(above, weight.to(dtype), torch.zeros(3, dtype=dtype), target.to(dtype), 0.5)
         return StateFit(tight(activation), u.to(dtype), (link,), 3.0)

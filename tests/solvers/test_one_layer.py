@@ -139,8 +139,8 @@ def by_patterns(problem, name):
 @pytest.mark.parametrize("inputs, phi, linear", [(1, RELU, 0.1), (2, LEAKY, None), (3, RELU, None)])
 def test_the_optimum_is_that_of_all_patterns_of_signs(name, inputs, phi, linear):
     generator = torch.Generator().manual_seed(inputs)
-    X = normal(7, inputs, seed=generator)
-    problem = OneLayer(X, of_loss(name, 7, generator), phi, 0.05, (kind(inputs),), linear)
+    X = normal(6, inputs, seed=generator)
+    problem = OneLayer(X, of_loss(name, 6, generator), phi, 0.05, (kind(inputs),), linear)
     gap = 1e-5 if inputs < 3 else 1e-2
     *_, last = rounds(problem, fitted(problem, problem.none()), 100, gap, 30.0)
     optimum = by_patterns(problem, name)

@@ -127,7 +127,7 @@ def _kills(nursery: _Nursery, most: int) -> Finding:
     wrong: list[str] = []
     while killed < most:
         name = list(TRAININGS)[trainings % len(TRAININGS)]
-        number, reason = _killed_to_the_end(nursery, name, draw)
+        number, reason = _killed_to_the_end(nursery, name, draw, most - killed)
         killed, trainings = killed + number, trainings + 1
         if reason:
             wrong.append(f"{name}, training {trainings} of findings with {most} kills: {reason}")
@@ -135,16 +135,18 @@ def _kills(nursery: _Nursery, most: int) -> Finding:
     return Finding(what, killed, len(wrong), _PROMISE, wrong[0] if wrong else "")
 
 
-def _killed_to_the_end(nursery: _Nursery, name: str, draw: random.Random) -> tuple[int, str]:
+def _killed_to_the_end(
+    nursery: _Nursery, name: str, draw: random.Random, most: int
+) -> tuple[int, str]:
     """Kill one training again and again until it ends; return how often, and what went wrong."""
-    (whole, seconds), killed = nursery.whole(name), 0
+    (whole, seconds), killed, most = nursery.whole(name), 0, min(most, _OF_ONE)
     with tempfile.TemporaryDirectory(dir=nursery.folder) as folder:
         path, result = Path(folder) / "training", nursery.folder / "result"
         while True:
             child = nursery.started(name, path, result)
-            if killed < _OF_ONE:
+            if killed < most:
                 child.join(draw.uniform(0, 0.8) * seconds)
-            if child.exitcode is None and killed < _OF_ONE:
+            if child.exitcode is None and killed < most:
                 way = signal.SIGTERM if draw.random() < _TERMINATED else signal.SIGKILL
                 os.kill(child.pid, way)
             child.join()

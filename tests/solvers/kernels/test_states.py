@@ -45,7 +45,7 @@ def exact(problem: StateFit) -> Tensor:
     return value
 
 
-@pytest.mark.parametrize(("samples", "units", "columns"), [(1, 1, 1), (37, 1, 2), (17, 33, 17)])
+@pytest.mark.parametrize(("samples", "units", "columns"), [(1, 1, 1), (37, 1, 2), (17, 17, 17)])
 def test_sizes_that_are_no_multiples_of_a_block(
     samples: int, units: int, columns: int, generator: torch.Generator
 ) -> None:
@@ -120,10 +120,9 @@ def test_data_that_are_not_contiguous(generator: torch.Generator) -> None:
         problem, pre_activation=problem.pre_activation.T.contiguous().T, links=(turned,)
     )
     start = torch.rand(7, 19, generator=generator).T
-    value = solve(strided, FusedStates(blocks=SMALL), start).value
-    torch.testing.assert_close(
-        value, solve(problem, FusedStates(blocks=SMALL), start.contiguous()).value, atol=0, rtol=0
-    )
+    few = FusedStates(max_iterations=2, blocks=SMALL)
+    value, _ = few.states(strided, start)
+    torch.testing.assert_close(value, few.states(problem, start.contiguous())[0], atol=0, rtol=0)
 
 
 def test_without_triton_torch_serves_and_nothing_warns(
@@ -159,7 +158,8 @@ def test_a_kernel_proves_itself_before_it_is_chosen(
 ) -> None:
     kernel, there = FusedStates(blocks=SMALL), torch.device("cpu")
     states.proven.cache_clear()
-    solved = cache(type(kernel).solve)
+    trial, solved = states._trial, cache(type(kernel).solve)
+    monkeypatch.setattr(states, "_trial", lambda u, y: trial(u[:16], y[:16]))  # one block of rows
     monkeypatch.setattr(type(kernel), "solve", solved)
     assert states.proven(kernel, there) and not recwarn
     for wrong, said in ((1e-2, "off by"), (None, "fails")):
