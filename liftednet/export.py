@@ -87,10 +87,10 @@ def to_torch(model: Any, *, logits: bool = False) -> Any:
     Example:
         >>> import torch
         >>> from liftednet import to_torch
-        >>> from liftednet.models import LiftedMLP
+        >>> from liftednet.models import LiftedMLP, Minibatch
         >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0]] * 20)
         >>> y = torch.tensor([0, 1] * 20)
-        >>> model = LiftedMLP((2, 4, 2)).fit(x, y)
+        >>> model = LiftedMLP((2, 4, 2), method=Minibatch(5)).fit(x, y)
         >>> [type(part).__name__ for part in to_torch(model)]
         ['Linear', 'ReLU', 'Linear', 'Softmax']
     """

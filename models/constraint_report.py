@@ -122,9 +122,9 @@ class ConstraintReport:
         >>> import torch
         >>> from liftednet.constraints import Budget
         >>> from liftednet.losses import SquaredError
-        >>> from liftednet.models import LiftedMLP
+        >>> from liftednet.models import LiftedMLP, Minibatch
         >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(1)
-        >>> model = LiftedMLP((1, 8, 1), loss=SquaredError())
+        >>> model = LiftedMLP((1, 8, 1), loss=SquaredError(), method=Minibatch(5))
         >>> report = model.fit(X, X.square(), constraints=[Budget(0.25)]).constraint_report()
         >>> max(report.violations) < 1e-9, float(report.prices[0]) > 0
         (True, True)

@@ -264,7 +264,7 @@ class PartialDependenceDisplay(_Display):
         >>> import numpy as np
         >>> from liftednet import LiftedRegressor
         >>> from liftednet.models.displays import PartialDependenceDisplay
-        >>> X = np.random.default_rng(0).uniform(size=(60, 2))
+        >>> X = np.random.default_rng(0).integers(4, size=(60, 2)) / 2
         >>> y = X[:, 0] ** 2 + X[:, 1]
         >>> model = LiftedRegressor((5,), monotonic_cst=[1, 1], random_state=0).fit(X, y)
         >>> found = PartialDependenceDisplay.from_estimator(model, X, 0)

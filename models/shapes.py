@@ -231,8 +231,8 @@ def input_convex(
         >>> import torch
         >>> from liftednet import certify
         >>> from liftednet.models import Lifted, input_convex
-        >>> X = torch.rand(300, 2) * 2 - 1
-        >>> model = Lifted(input_convex((2, 20, 20, 1))).fit(X, X.square().sum(1, keepdim=True))
+        >>> X = torch.rand(100, 2) * 2 - 1
+        >>> model = Lifted(input_convex((2, 5, 5, 1))).fit(X, X.square().sum(1, keepdim=True))
         >>> certify(model).convex
         tensor([True])
     """

@@ -93,10 +93,10 @@ def save(
         >>> from pathlib import Path
         >>> import torch
         >>> from liftednet import load, save
-        >>> from liftednet.models import LiftedMLP
+        >>> from liftednet.models import LiftedMLP, Minibatch
         >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0]] * 20)
         >>> y = torch.tensor([0, 1] * 20)
-        >>> model = LiftedMLP((2, 4, 2)).fit(x, y)
+        >>> model = LiftedMLP((2, 4, 2), method=Minibatch(5)).fit(x, y)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     again = load(save(model, Path(folder) / "model.safetensors"))
         >>> bool((again.predict(x) == model.predict(x)).all())
@@ -148,10 +148,10 @@ def load(path: str | Path, activations: Activations = None, **options: Any) -> A
         >>> from pathlib import Path
         >>> import torch
         >>> from liftednet import load, save
-        >>> from liftednet.models import LiftedMLP
+        >>> from liftednet.models import LiftedMLP, Minibatch
         >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0]] * 20)
         >>> y = torch.tensor([0, 1] * 20)
-        >>> model = LiftedMLP((2, 4, 2)).fit(x, y)
+        >>> model = LiftedMLP((2, 4, 2), method=Minibatch(5)).fit(x, y)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     again = load(save(model, Path(folder) / "model.safetensors"))
         >>> bool((again.predict(x) == model.predict(x)).all())

@@ -53,9 +53,9 @@ class BlockFit(Fit[Any]):
         >>> from liftednet.models import FullBatch, Lifted
         >>> from liftednet.problems import BlockFit
         >>> network, digits = Network(), data.digits()
-        >>> outputs = network.loss(CrossEntropy(), convolution(network.input(1, 8, 8), 3, 5))
+        >>> outputs = network.loss(CrossEntropy(), convolution(network.input(1, 4, 4), 3, 3))
         >>> model = Lifted(network, method=FullBatch(sweeps=1))
-        >>> x, y = digits.x_test[:100].view(-1, 1, 8, 8), digits.y_test[:100]
+        >>> x, y = digits.x_test[:50].view(-1, 1, 8, 8)[..., 4:, 4:], digits.y_test[:50]
         >>> fit = model.fit(x, y).subproblem("weights 1")
         >>> isinstance(fit, BlockFit), fit.measure(model.weights[0]).residual < 1e-4
         (True, True)

@@ -52,7 +52,7 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
         >>> from liftednet import LiftedSequenceClassifier
         >>> from liftednet.data import echo
         >>> X, y = (part.numpy() for part in echo(samples=50, length=8, lag=1))
-        >>> LiftedSequenceClassifier((8,), max_iter=5, random_state=0).fit(X, y).predict(X).shape
+        >>> LiftedSequenceClassifier((4,), max_iter=2, random_state=0).fit(X, y).predict(X).shape
         (50, 8)
     """
 

@@ -304,9 +304,10 @@ def lift(
         >>> from torch import nn
         >>> from liftednet import lift
         >>> from liftednet.losses import CrossEntropy
+        >>> from liftednet.models import Minibatch
         >>> X, y = torch.randn(40, 3), torch.arange(40) % 2
         >>> network = nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Linear(8, 2))
-        >>> lifted = lift(network, X[:2], loss=CrossEntropy(), show=False)
+        >>> lifted = lift(network, X[:2], loss=CrossEntropy(), method=Minibatch(5), show=False)
         >>> lifted.fit(X, y).write_() is network
         True
     """

@@ -54,14 +54,14 @@ def quartic(v):
 
 
 def problems(activation, kind, generator):
-    """Return a weight fit and a state fit of 8 samples."""
+    """Return a weight fit and a state fit of 4 samples."""
     draw = partial(normal, seed=generator)
     divergence = kind(activation)
     weights = WeightFit(
-        divergence, Design(draw(8, 3)), activation.forward(draw(8, 2)), SquaredFrobenius(0.1)
+        divergence, Design(draw(4, 3)), activation.forward(draw(4, 2)), SquaredFrobenius(0.1)
     )
-    link = Link(divergence, draw(2, 2), draw(2), activation.forward(draw(8, 2)), 0.7)
-    return weights, StateFit(divergence, draw(8, 2), (link,), 0.5)
+    link = Link(divergence, draw(2, 2), draw(2), activation.forward(draw(4, 2)), 0.7)
+    return weights, StateFit(divergence, draw(4, 2), (link,), 0.5)
 
 
 @pytest.mark.parametrize("kind", [tight, joint])

@@ -127,7 +127,7 @@ def _kills(nursery: _Nursery, most: int) -> Finding:
     wrong: list[str] = []
     while killed < most:
         name = list(TRAININGS)[trainings % len(TRAININGS)]
-        number, reason = _killed_to_the_end(nursery, name, draw, most - killed)
+        number, reason = _killed(nursery, name, draw, min(most - killed, _OF_ONE))
         killed, trainings = killed + number, trainings + 1
         if reason:
             wrong.append(f"{name}, training {trainings} of findings with {most} kills: {reason}")
@@ -135,11 +135,9 @@ def _kills(nursery: _Nursery, most: int) -> Finding:
     return Finding(what, killed, len(wrong), _PROMISE, wrong[0] if wrong else "")
 
 
-def _killed_to_the_end(
-    nursery: _Nursery, name: str, draw: random.Random, most: int
-) -> tuple[int, str]:
+def _killed(nursery: _Nursery, name: str, draw: random.Random, most: int) -> tuple[int, str]:
     """Kill one training again and again until it ends; return how often, and what went wrong."""
-    (whole, seconds), killed, most = nursery.whole(name), 0, min(most, _OF_ONE)
+    (whole, seconds), killed = nursery.whole(name), 0
     with tempfile.TemporaryDirectory(dir=nursery.folder) as folder:
         path, result = Path(folder) / "training", nursery.folder / "result"
         while True:
