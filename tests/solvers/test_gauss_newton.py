@@ -288,7 +288,7 @@ def test_a_linear_network_is_the_bounded_least_squares_of_scipy(form, generator)
 def bounded_network(loss: Loss, y: Tensor, x: Tensor) -> tuple[Forward, Tensor]:
     """Return a network with signs, missing connections and free weights, and its start."""
     signs = torch.tensor([[1.0], [-1.0], [0.0]])
-    gone = torch.zeros(4, 4)
+    gone = torch.zeros(6, 6)
     gone[0, 1:4] = 1
     penalties = [
         Signs(signs) + SquaredFrobenius(0.1),
@@ -298,7 +298,7 @@ def bounded_network(loss: Loss, y: Tensor, x: Tensor) -> tuple[Forward, Tensor]:
     outputs = 1 if isinstance(loss, SquaredError) else 2
     method = GaussNewton(steps=1)
     model = LiftedMLP(
-        (3, 4, 4, outputs), Tanh(), loss, penalty=penalties, method=method, dtype=torch.float64
+        (3, 6, 6, outputs), Tanh(), loss, penalty=penalties, method=method, dtype=torch.float64
     )
     start = joined([layer.stacked() for layer in model._first_weights()])
     return forward_of(model.fit(x, y)._blocks), start
@@ -310,8 +310,8 @@ def bounded_network(loss: Loss, y: Tensor, x: Tensor) -> tuple[Forward, Tensor]:
     ids=[*NAMES, "classes"],
 )
 def test_a_network_ends_where_no_bounded_method_of_scipy_goes_on(form, loss, generator):
-    x = normal(20, 3, seed=generator)
-    score = x[:, :1] + x[:, 1:2] + x[:, 2:].sin() + 0.1 * normal(20, 1, seed=generator)
+    x = normal(25, 3, seed=generator)
+    score = x[:, :1] + x[:, 1:2] + x[:, 2:].sin() + 0.1 * normal(25, 1, seed=generator)
     y = score if isinstance(loss, SquaredError) else (score[:, 0] > 0).long()
     forward, start = bounded_network(loss, y, x)
     assert forward.ends is not None
