@@ -113,6 +113,9 @@ def test_means_are_given_of_answers_that_training_has() -> None:
     reach = (0.3**2 + 0.4**2 + (far - far.clamp(-1, 2)) ** 2).sqrt()
     torch.testing.assert_close(low, one.quantile(far.clamp(-1, 2) - reach))
     torch.testing.assert_close(high, one.quantile(far.clamp(-1, 2) + reach))
+    for noise, end in ((0.05, 3.0), (0.2, 1.0)):  # of answers whose deviation is 1
+        ends = one.fitted(torch.tensor([[-1.0], [1.0]]), torch.tensor([noise]))
+        assert (float(ends.lowest), float(ends.highest)) == (-end, end)
 
 
 def test_without_noise_answers_go_beyond_those_of_training() -> None:
