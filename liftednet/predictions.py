@@ -116,11 +116,13 @@ class PowerPrediction(Prediction):
     def of(cls, power: Power, raised: Prediction) -> PowerPrediction:
         """Return the same answers in units of y."""
         center = power.within(raised.mean)
-        beside = torch.hypot(raised.ignorance, raised.mean - center)  # what the network says of it
-        raised = Prediction(center, raised.noise, beside, raised.degrees)
         _, alone = power.moments(center, raised.noise)
         _, both = power.moments(center, raised.std)
         unknown = (both.square() - alone.square()).clamp(min=0).sqrt()
+        # The network says more of it than is answered, which is no noise in the exponent.
+        unknown = torch.hypot(unknown, power.quantile(raised.mean) - power.quantile(center))
+        beside = torch.hypot(raised.ignorance, raised.mean - center)
+        raised = Prediction(center, raised.noise, beside, raised.degrees)
         return cls(power.mean(center), alone, unknown, power=power, raised=raised)
 
     def quantile(self, level: float) -> Tensor:

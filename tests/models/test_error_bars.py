@@ -396,6 +396,18 @@ def test_intervals_of_fewer_rows_than_columns_hold_and_those_of_no_freedom_are_t
         plane.predict_interval(x[:, :3])
 
 
+def test_few_rows_that_are_met_are_no_certainty() -> None:
+    """Of two outputs two answers are free, and labels are met by chance: 1e-8 was all they said."""
+    draw = np.random.default_rng(1)
+    x = draw.normal(size=(3, 30))
+    two = np.c_[x[:, 0], np.sin(3 * x[:, 0])] + 0.1 * draw.normal(size=(3, 2))
+    labels = np.random.default_rng(2).normal(size=(6, 3)), np.arange(6) % 2
+    for inputs, y in ((x, two), labels):
+        model = LiftedRegressor(random_state=0).fit(inputs, y)
+        with pytest.warns(FitWarning, match=f"can follow all of the {len(y)} rows"):
+            model.predict(inputs, return_std=True)
+
+
 def test_densities_take_the_answers_that_a_fit_does_and_no_others() -> None:
     generator = np.random.default_rng(0)
     x = generator.normal(size=(60, 2))

@@ -82,6 +82,7 @@ def test_linear_fits_see_skewed_targets_and_leave_others() -> None:
     torch.testing.assert_close(mirrored.exponent, 2 - found.exponent, atol=0.26, rtol=0)
     assert power_of(x, np.log(y)[:, None]) is None
     assert power_of(x, np.zeros((150, 1))) is None
+    assert power_of(x[:19], y[:19, None]) is None  # by chance
 
 
 def test_densities_and_intervals_are_those_of_log_normal_answers(fitted: LiftedRegressor) -> None:
@@ -109,6 +110,9 @@ def test_means_are_given_of_answers_that_training_has() -> None:
     said = Prediction(far, torch.full_like(far, 0.3), torch.full_like(far, 0.4))
     found = PowerPrediction.of(narrow, said)
     torch.testing.assert_close(found.mean, narrow.mean(far))
+    within = PowerPrediction.of(narrow, replace(said, mean=far.clamp(-1, 2)))
+    beyond = one.quantile(far) - one.quantile(far.clamp(-1, 2))
+    torch.testing.assert_close(found.ignorance, torch.hypot(within.ignorance, beyond))
     low, high = found.interval(2 * norm.cdf(1) - 1)  # one deviation to both sides
     reach = (0.3**2 + 0.4**2 + (far - far.clamp(-1, 2)) ** 2).sqrt()
     torch.testing.assert_close(low, one.quantile(far.clamp(-1, 2) - reach))
