@@ -40,7 +40,7 @@ from liftednet.problems.states_over_time import Linearized, best_start, forward_
 from liftednet.sets.penalty import _judged
 from liftednet.solvers import solve
 from tests.draws import normal
-from tests.solvers.registry import ACTIVATIONS, link, state_fit, weight_fit
+from tests.solvers.registry import ACTIVATIONS, SAMPLES, link, state_fit, weight_fit
 
 LINEAR = joint(activations.Identity())
 
@@ -148,13 +148,13 @@ def test_sequences_are_judged_by_themselves() -> None:
 
 
 def test_gradients_of_blocks_are_those_of_autograd(generator: torch.Generator) -> None:
-    weights, v = 0.2 + normal(9, seed=4).abs(), normal(9, 3, seed=5)
-    prior = BoxedStates(joint(activations.ReLU()), 0.7, (9, 3), None, v)
+    weights, v = 0.2 + normal(SAMPLES, seed=4).abs(), normal(SAMPLES, 3, seed=5)
+    prior = BoxedStates(joint(activations.ReLU()), 0.7, (SAMPLES, 3), None, v)
     plain, weighed = (link(LOGISTIC, generator, torch.float64) for _ in range(2))
     links = plain, replace(weighed, weights=weights)
     time = over_time(0).as_block
     cases: list[tuple[BlockFit, Tensor]] = [
-        (BlockFit(prior, normal(9, 3, seed=6), links), v),
+        (BlockFit(prior, normal(SAMPLES, 3, seed=6), links), v),
         (BlockFit(prior, None, links[1:]), v),
         (time, normal(8, 3, 2, seed=7)),
     ]
@@ -163,7 +163,9 @@ def test_gradients_of_blocks_are_those_of_autograd(generator: torch.Generator) -
         (wanted,) = torch.autograd.grad(problem.smooth_value(x), x)
         torch.testing.assert_close(sum(problem.terms(at)), wanted)
     rows = links[1].divergence.link_values(links[1].pre_activation(v), links[1].target)
-    written = 0.6 * (weights * rows).sum() + links[0].value(v) - (normal(9, 3, seed=6) * v).sum()
+    written = (
+        0.6 * (weights * rows).sum() + links[0].value(v) - (normal(SAMPLES, 3, seed=6) * v).sum()
+    )
     assert float(cases[0][0].smooth_value(v)) == pytest.approx(float(written))
     torch.testing.assert_close(links[0].pulled().double(), links[0].target @ links[0].weight.T,
                                rtol=1e-5, atol=1e-5)  # fmt: skip
@@ -265,9 +267,9 @@ def test_smoothness_is_a_lipschitz_constant_and_hardly_more(generator: torch.Gen
     weights = weight_fit(one, torch.float64, bias=False)
     states, counted = state_fit(one, (one,), torch.float64), torch.ones(12, 2, dtype=torch.bool)
     (above,) = states.links
-    weighed = replace(above, weights=1 + draw(9).abs())
-    prior = BoxedStates(one, 0.5, (9, 3), None, states.pre_activation)
-    blocks = [BlockFit(prior, draw(9, 3), links) for links in ((above,), (weighed, above))]
+    weighed = replace(above, weights=1 + draw(SAMPLES).abs())
+    prior = BoxedStates(one, 0.5, (SAMPLES, 3), None, states.pre_activation)
+    blocks = [BlockFit(prior, draw(SAMPLES, 3), links) for links in ((above,), (weighed, above))]
     next_link = TimeLink(one, 0.1 * draw(2, 2), draw(2), draw(12, 2, 2), counted, 0.3)
     recurrent, lengths = -0.4 * torch.eye(2, dtype=torch.float64), torch.tensor([12, 12])
     over_time = StatesOverTime(one, draw(12, 2, 2), recurrent, (next_link,), lengths, 2.0)

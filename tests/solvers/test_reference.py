@@ -23,7 +23,7 @@ from liftednet.solvers import Reference, get_solver, solve, solver_names
 from liftednet.solvers.dual import Dual
 from liftednet.validation import require_device, require_finite, require_seed
 from tests.draws import normal
-from tests.solvers.registry import state_fit, weight_fit
+from tests.solvers.registry import SAMPLES, state_fit, weight_fit
 
 
 @pytest.mark.parametrize("backend", ["OSQP", "CLARABEL", "SCS"])
@@ -218,9 +218,9 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: solve(ANY), "WeightFit"),
     (lambda: solve(state(), solver=ANY), "'auto'"),
     (lambda: solve(state(), "simplex"), "ridge.*reference"),
-    (lambda: solve(FIT, start=torch.full((9, 3), torch.inf).double()), "start"),
-    (lambda: solve(FIT, start=torch.zeros(9, 2).double()), r"start.*\(9, 3\).*\(9, 2\)"),
-    (lambda: solve(weights(Design(X), V), start=torch.zeros(9, 3).double()), "start"),
+    (lambda: solve(FIT, start=torch.full((SAMPLES, 3), torch.inf).double()), "start"),
+    (lambda: solve(FIT, start=torch.zeros(SAMPLES, 2).double()), r"start.*\(\d, 3\).*\(\d, 2\)"),
+    (lambda: solve(weights(Design(X), V), start=torch.zeros(SAMPLES, 3).double()), "start"),
     (
         lambda: solve(weights(Design(X), BELOW, divergence=tight(FORGOTTEN))),
         r"domain of ReLU.*\(2, 2\).*-0.5",
