@@ -83,7 +83,6 @@ def _work(network: Network, method: Method, X: Any) -> int:
 
 
 _TRIED, _TRIAL = ("orthogonal", "gaussian", "orthogonal"), 8  # recurrent starts, steps with each
-_BEFORE = 200  # steps on batches before Gauss-Newton: 500 lead no further, on thirteen tables
 _LONGEST = "identity"  # where none of them learns: it remembers most steps, and learns sums worst
 
 
@@ -207,7 +206,6 @@ class Prepared(Predictor):
         own = replace(self._structure(), losses=structure.losses)
         point = BatchSteps(own, weights, method, generator)
         batches = ArrayBatches(data, method.batch_size, generator)
-        method = replace(method, epochs=method.epochs_of(len(batches), _BEFORE))
         with torch.no_grad():
             deque(method.take_steps(Problem(point, batches=batches)), maxlen=0)
         return point.weights

@@ -86,9 +86,9 @@ class Minibatch:
             require_positive("rate", self.rate)
         require_positive("damping", self.damping)
 
-    def epochs_of(self, batches: int, steps: int | None = None) -> int:
-        """Return the epochs, of so many batches each, that have as many steps at least."""
-        return self.epochs or max(_EPOCHS, -(-(steps or _STEPS) // batches))
+    def epochs_of(self, batches: int) -> int:
+        """Return the epochs, of so many batches each."""
+        return self.epochs or max(_EPOCHS, -(-_STEPS // batches))
 
     def refuse(self, structure: Structure) -> None:
         """Refuse no network."""

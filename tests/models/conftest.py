@@ -6,14 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from liftednet.models import preparation
 from liftednet.models.methods import minibatch
 
 
 @pytest.fixture(scope="module", autouse=True)
 def few_steps() -> Iterator[None]:
-    """Take 100 steps on minibatches where users have 500, or 200 before Gauss-Newton."""
+    """Take 100 steps on minibatches where users have 500, half a second before every fit."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(minibatch, "_STEPS", 100)
-        patch.setattr(preparation, "_BEFORE", 100)
         yield
