@@ -19,7 +19,7 @@ from liftednet.power import Power
 
 from .builders import LiftedMLP
 from .choice import matrix_work
-from .error_bars import answer_skewed, laplace_of, widen
+from .error_bars import FEW, answer_skewed, laplace_of, widen
 from .trace import Step
 
 STEPS = 200  # of one fit at most
@@ -31,7 +31,6 @@ _MOST_WEIGHTS = 3000
 _MOST_WORK = 1e10  # multiplications in one matrix: half a second, and a fit has some dozens
 _NOISE = 0.5  # share of the variance of standardized targets that is noise, before they are seen
 _EXPONENTS = np.linspace(0, 2, 9)  # of skewed targets
-_FEWEST = 20  # rows: what seems skewed of fewer may be chance
 _PULLS = np.logspace(-3, 4, 29)  # of the linear fits that tell one of another
 _SMALL = 0.05  # quantile of positive targets, in units of which they are nearly their logarithms
 _QUARTILES = 1.349  # how far they are apart in a normal distribution
@@ -298,7 +297,7 @@ def power_of(X: Array, y: Array, weights: Array | None = None) -> Power | None:
     small, low, center, high = np.quantile(
         y, (_SMALL, 0.25, 0.5, 0.75), 0, weights=each, method="inverted_cdf"
     )
-    if (low == high).any() or len(X) < _FEWEST:
+    if (low == high).any() or len(X) < FEW:
         return None
     places = [(center, (high - low) / _QUARTILES)]
     if (y > 0).all():

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["Posterior", "posterior"]
 
 _FEWEST = 3  # rows that tell how large their noise is
-_FEW = 20  # rows that a network may meet by chance, so that there seems to be no noise
+FEW = 20  # rows: of fewer chance may look like targets without noise, or skewed ones
 _NO_NOISE = 1e-6  # of the variance of the targets: a thousandth of their deviation
 _MOST_BYTES = 2**24  # of error bars in a file
 _MOST_WORK = 4e11  # multiplications in a matrix of all weights, about ten seconds
@@ -360,9 +360,8 @@ def laplace_of(model: Lifted, shared: bool = False) -> Laplace:
         rows = int((counted > 0).any(-1).sum())
         if shared and term.loss.sized and rows < _FEWEST:
             raise SolverError(f"{rows} rows tell no noise: error bars need {_FEWEST} at least.")
-        least = _NO_NOISE * float(target.values.var()) if rows < _FEW else 0.0
-        follows = found.left < target.outputs or float(found.noise.min()) < least
-        if shared and term.loss.sized and follows:
+        least = _NO_NOISE * float(target.values.var()) if rows < FEW else 0.0
+        if shared and term.loss.sized and (found.follows or float(found.noise.min()) < least):
             warnings.warn(
                 f"the weights can follow all of the {rows} rows: how much of y is noise cannot be "
                 "told, and error bars may be far too narrow. Give more rows or fewer columns.",

@@ -181,11 +181,11 @@ def _advance(problem: BlockFit, at: _Walk, largest: float) -> tuple[_Walk, float
     terms = problem.terms(at.ahead)
     gradient, value = sum(terms[1:], terms[0]), problem.smooth_value(at.ahead)
     scale = float(torch.stack([term.abs().max() for term in terms]).max())
-    s = at.s
+    s, slack = at.s, _ROUNDING * (1 + abs(float(value)))
     while True:
         following = problem.block.prox(at.ahead - gradient / s, 1 / s)
         moved, reached = following - at.ahead, problem.smooth_value(following)
-        bend, slack = s * moved.square().sum(), _ROUNDING * (1 + abs(float(value)))
+        bend = s * moved.square().sum()
         if bend > _HEARD * slack:
             enough = bool(reached <= value + (gradient * moved).sum() + bend / 2 + slack)
         else:  # values are rounding: gradients tell of the curvature

@@ -109,8 +109,8 @@ def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence
         degrees, far = max(near - sum(known), 1.0), answers - near
         beyond = delta**2 * far if far else 0.0
         noise = (squares + beyond) / degrees
-        follows = near - sum(known) < forward.targets[0].outputs and not far
-        if follows:  # |y - u|^2 is then rounding as well
+        follows = answers - sum(known) < forward.targets[0].outputs
+        if follows and not far:  # |y - u|^2 is then rounding as well
             noise, degrees = 2 * objective / answers, answers
         if not noise > 0:
             return None

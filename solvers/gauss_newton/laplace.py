@@ -52,8 +52,7 @@ class Laplace:
         share: of H^-1 that outputs are spread by: of probabilities see `share_of`, of numbers 1, or
             more where other fits are farther off.
         tails: delta, share and length of those of the noise, see `Noise`.
-        left: what answers have beside the weights that they determine, N - gamma; not kept in
-            files.
+        follows: whether the weights can follow every answer, see `Evidence`; not kept in files.
     """
 
     point: Tensor
@@ -64,7 +63,7 @@ class Laplace:
     logarithm: float
     share: float = 1.0
     tails: tuple[float, float, float] = NO_TAILS
-    left: float = math.inf
+    follows: bool = False
 
     def outputs(self, forward: Forward) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield outputs and their covariances by the weights, some samples after others.
@@ -201,10 +200,9 @@ def _laplace(forward: Forward, point: Tensor) -> tuple[Laplace, Tensor | None] |
     noise = point.new_full((target.values.shape[-1],), seen.noise if sized else 0.0)
     if target.precision is not None:
         noise = noise / target.precision
-    left = (1 - seen.fitted) * count_answers(target)
     found = Laplace(
         point, covariance, seen.noise, noise, seen.degrees, seen.logarithm, tails=seen.tails,
-        left=left,
+        follows=seen.follows,
     )  # fmt: skip
     return found, precision_of(forward, model)
 
