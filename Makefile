@@ -21,6 +21,7 @@ OLD_PYTHON := liftednet needs Python 3.11 or newer, and $(PYTHON) is %s: \
 
 .PHONY: help demo test suite torture versions lint type bench docs clean
 .DEFAULT_GOAL := help
+.DELETE_ON_ERROR: # no half-made .venv
 
 help: ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -60,12 +61,14 @@ clean: ## remove .venv and everything else that was made
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -rf docs/gallery docs/reference/generated
 
-$(INSTALLED): setup.cfg pyproject.toml constraints.txt
+$(BIN)/python:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed:" \
 		"liftednet needs Python 3.11 or newer"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or \
 		sys.exit("$(OLD_PYTHON)" % sys.version.split()[0])'
 	$(PYTHON) -m venv .venv
+
+$(INSTALLED): setup.cfg pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python $(PIP) -e ".[$(EXTRAS)]"
 	@touch $@ $(if $(findstring docs,$(EXTRAS)),$(INSTALLED_DOCS))
 
