@@ -168,7 +168,7 @@ def _unstated(fit: Any) -> bool:
 
 
 @pytest.mark.parametrize(
-    "graph", [g for g in GRAPHS if g.name not in ("gated", "both directions", "images")], ids=str
+    "graph", [g for g in GRAPHS if g.name not in ("gated", "both directions")], ids=str
 )
 def test_exact_fits_lead_to_a_certificate(graph):
     model = graph.model("tight", "full")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -165,6 +166,7 @@ def test_equal_singular_values_have_no_derivative_and_are_passed() -> None:
     penalty = SquaredFrobenius(1e-6) + SpectralNorm(1.0)
     design = Design(torch.full((2, 1), 3.0, dtype=torch.float64))
     fit = WeightFit(tight(activations.Tanh()), design, target, penalty)
+    assert math.isfinite(solve(fit).objective)
     value, _ = proximal_newton(fit, fit.zeros().stacked(), 1e-8)
     assert float(fit.total(value)) < float(fit.total(fit.zeros().stacked()))
 

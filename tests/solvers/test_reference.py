@@ -219,7 +219,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: solve(state(), solver=ANY), "'auto'"),
     (lambda: solve(state(), "simplex"), "ridge.*reference"),
     (lambda: solve(FIT, start=torch.full((SAMPLES, 3), torch.inf).double()), "start"),
-    (lambda: solve(FIT, start=torch.zeros(SAMPLES, 2).double()), r"start.*\(\d, 3\).*\(\d, 2\)"),
+    (lambda: solve(FIT, start=torch.zeros(SAMPLES, 2).double()), r"start.*\(5, 3\).*\(5, 2\)"),
     (lambda: solve(weights(Design(X), V), start=torch.zeros(SAMPLES, 3).double()), "start"),
     (
         lambda: solve(weights(Design(X), BELOW, divergence=tight(FORGOTTEN))),

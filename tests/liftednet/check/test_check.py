@@ -12,14 +12,15 @@ import torch
 from liftednet import Activation, check_activation
 from liftednet.check import FailedCheckError
 from liftednet.errors import DataError, DeclarationError
-from tests.liftednet.activations.catalogue import BY_MAP, SPLIT
+from tests.liftednet.activations.catalogue import EVERY
 from tests.liftednet.check.wrong import REFUSED, off
-from tests.liftednet.test_activation import Ball, Stated
+from tests.liftednet.test_activation import Ball, Stated, quartic
 from tests.models.networks import refuses
 
+OWN = [Stated(), Ball(), Activation.from_potential(quartic)]
 
-# Of the maps, softsign is checked by docs/activation.md; a potential by the first example.
-@pytest.mark.parametrize("activation", [*SPLIT, *BY_MAP[1:], Stated(), Ball()], ids=repr)
+
+@pytest.mark.parametrize("activation", [*EVERY, *OWN], ids=repr)
 def test_what_holds_passes(activation):
     report = check_activation(activation)
     assert report.passed and repr(activation) in str(report)

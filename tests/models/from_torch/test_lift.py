@@ -615,11 +615,12 @@ def test_packed_sequences_are_refused_with_what_to_write() -> None:
             lift(Packed(), example, loss=CrossEntropy())
 
 
-def test_maxima_over_windows_are_states_of_a_full_batch() -> None:
+@pytest.mark.parametrize("window", [(2, 2), (3, 1)], ids=str)
+def test_maxima_over_windows_are_states_of_a_full_batch(window: tuple[int, int]) -> None:
     torch.manual_seed(0)
-    x, y = torch.randn(6, 1, 5, 5).double(), torch.arange(6) % 3
+    x, y = torch.randn(6, 1, 6, 6).double(), torch.arange(6) % 3
     network = nn.Sequential(
-        nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, 1), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3)
+        nn.Conv2d(1, 2, 3), nn.MaxPool2d(*window), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3)
     ).double()
     model = lift(network, x[:2], loss=CrossEntropy(), method=FullBatch(2), rho=0.1, show=False)
     assert [line.kind for line in model.lines] == ["layer", "states", "states", "layer"]
