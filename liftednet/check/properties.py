@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -183,10 +183,10 @@ def _random(subject: Subject) -> tuple[Tensor, Tensor]:
 def _steepest(subject: Subject, points: Tensor) -> Tensor:
     """Return the first right singular vectors of phi's Jacobian, (samples, pre-units)."""
 
-    def one(u: Tensor) -> Tensor:
-        return subject.activation.forward(u.unsqueeze(0)).squeeze(0)
+    def together(u: Tensor) -> Tensor:  # samples are mapped by themselves
+        return subject.activation.forward(u).sum(0)
 
-    jacobians = torch.stack([torch.autograd.functional.jacobian(one, u) for u in points])
+    jacobians = torch.autograd.functional.jacobian(together, points).transpose(0, 1)
     return torch.linalg.svd(jacobians).Vh[:, 0].contiguous()
 
 
@@ -209,16 +209,25 @@ def slope(subject: Subject) -> Check:
 
 def _solved(subject: Subject, u: Tensor, tilt: float = 0.0) -> Tensor | str:
     """Return the argmin over v of D(v, u) + tilt sum(v), or what CVXPY says instead."""
-    v = cp.Variable((len(u), subject.units))
-    objective = subject.divergence.state_term(v, cp.Constant(u.numpy())) + tilt * cp.sum(v)
+    return next(_each_solved(subject, [u], tilt))
+
+
+def _each_solved(
+    subject: Subject, parts: Sequence[Tensor], tilt: float = 0.0
+) -> Iterator[Tensor | str]:
+    """Yield the same of parts of as many samples, by one problem that CVXPY compiles once."""
+    u = cp.Parameter(tuple(parts[0].shape))
+    v = cp.Variable((len(parts[0]), subject.units))
+    objective = subject.divergence.state_term(v, u) + tilt * cp.sum(v)
     problem = cp.Problem(cp.Minimize(objective), subject.activation.domain(v))
-    try:
-        solve_precisely(problem)
-    except cp.error.SolverError as error:
-        return str(error)
-    if v.value is None:
-        return f"CVXPY reports {problem.status}"
-    return torch.from_numpy(v.value)
+    for part in parts:
+        u.value = part.numpy()
+        try:
+            solve_precisely(problem)
+        except cp.error.SolverError as error:
+            yield str(error)
+            continue
+        yield f"CVXPY reports {problem.status}" if v.value is None else torch.from_numpy(v.value)
 
 
 def convex_in_states(subject: Subject) -> Check:
@@ -295,7 +304,7 @@ def argmin(subject: Subject) -> Check:
     """
     activation, near, allowed = subject.activation, len(subject.u), subject.tolerance("potential")
     far = [] if activation.per_unit else list(subject.wide_u[near:].split(1))
-    found = [_solved(subject, u) for u in (subject.u, *far)]
+    found = [_solved(subject, subject.u), *(_each_solved(subject, far) if far else ())]
     tested = f"{near + len(far)} samples, solved by CVXPY"
     if isinstance(found[0], str):
         return _failed("argmin: equals forward", tested, _unsolved(subject, found[0]), allowed)
