@@ -15,7 +15,7 @@ from torch import Tensor
 from liftednet import errors
 from liftednet.activations import Identity
 from liftednet.errors import DataError, DeclarationError, FitWarning, SolverError
-from liftednet.losses import Likelihood
+from liftednet.losses import Likelihood, Poisson
 from liftednet.network import Term, parameters_of
 from liftednet.noise import Noise
 from liftednet.power import Power
@@ -42,10 +42,16 @@ FEW = 20  # rows: of fewer chance may look like targets without noise, or skewed
 _NO_NOISE = 1e-6  # of the variance of the targets: a thousandth of their deviation
 _MOST_BYTES = 2**24  # of error bars in a file
 _MOST_WORK = 4e11  # multiplications in a matrix of all weights, about ten seconds
-_KNOWN = 1e300  # degrees of freedom of a noise that is known, in a file
+_KNOWN = 1e300  # what is infinite in a file, as degrees of freedom of a noise that is known
 _SURE = 2.0  # standard errors by which means are better than medians
 _FAR = 1e6  # most that variances differ by
 _METHOD = "method=GaussNewton(evidence=True) of liftednet.models"
+
+
+class PoissonByWeights(Poisson):
+    """The loss of precisions, which is a density by the weights of rows: nothing is dispersed."""
+
+    dispersed = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +214,7 @@ class Posterior:
         """Return r^2 / (1 - j' H^-1 j), (samples, outputs), on the scale of training."""
         forward = self._forward(self.model._on_data())
         (target,), (answers,) = forward.targets, forward.passed(self.laplace.point)
-        alone = torch.cat([mean for mean, _ in self.laplace.left_out(forward)])
+        alone = torch.cat([mean for mean, _ in self.laplace.left_out(forward, copies=True)])
         off = target.values - alone.reshape_as(answers)
         return (off * (target.values - answers)).abs()[:, 0]
 
@@ -217,7 +223,8 @@ class Posterior:
         size = self.laplace.noise
         if self.model._known.varying is not None:
             network, level = self.model._known.varying
-            found = (level / network.forward(X).double()).clamp(1 / _FAR, _FAR)
+            logarithm = math.log(level) - network.scores(X).double()  # of rows far away, too
+            found = logarithm.exp().clamp(1 / _FAR, _FAR)
             size = size * (found if axes == 1 else found.unsqueeze(-1))
         return Noise(size, *self.laplace.tails).scaled(self._moments.scale)
 
@@ -440,7 +447,7 @@ def packed_posterior(model: Lifted) -> dict[str, Tensor]:
     With them go the weights on standardized data, and the scales of these.
     """
     fitted = model._known
-    if not has_evidence(model) or fitted.varying is not None:
+    if not has_evidence(model):
         return {}
     if fitted.laplace is None:
         assert fitted.data is not None  # of a fit
@@ -453,7 +460,8 @@ def packed_posterior(model: Lifted) -> dict[str, Tensor]:
     except SolverError:  # without noise there are none
         return {}
     degrees, (delta, *tails) = min(found.degrees, _KNOWN), found.tails
-    numbers = [found.scale, degrees, found.logarithm, found.share, min(delta, _KNOWN), *tails]
+    logarithm = max(found.logarithm, -_KNOWN)
+    numbers = [found.scale, degrees, logarithm, found.share, min(delta, _KNOWN), *tails]
     tensors = {
         **found.covariance.packed(), **fitted.standardization.packed(model.network),
         "point": found.point, "noise": found.noise,
@@ -482,7 +490,7 @@ def restore_posterior(model: Lifted, tensors: Mapping[str, Tensor]) -> None:
         layer.like(part.view_as(like).to(like))
         for layer, part, like in zip(fitted.weights, parts, stacked, strict=True)
     )
-    known = [math.inf if x == _KNOWN else x for x in own["numbers"].tolist()]
+    known = [math.copysign(math.inf, x) if abs(x) == _KNOWN else x for x in own["numbers"].tolist()]
     scale, degrees, logarithm, share = known[:4]
     tails: Any = tuple(known[4:]) or NO_TAILS
     model._fit = replace(

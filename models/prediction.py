@@ -72,7 +72,7 @@ class Fitted:
     method: Method | None = None
     laplace: Laplace | None = None
     chosen: str = ""
-    varying: tuple[Predictor, float] | None = None
+    varying: tuple[Any, float] | None = None
     spread: float = 1.0
 
     @cached_property

@@ -38,7 +38,7 @@ from liftednet.storage import (
 from liftednet.validation import model_of, require_flag
 
 from .builders import LiftedMLP, LiftedRNN
-from .error_bars import packed_posterior, restore_posterior
+from .error_bars import PoissonByWeights, packed_posterior, restore_posterior
 from .fingerprint import described_network, difference
 from .incomplete import unpacked_completion
 from .lifted import Lifted
@@ -54,8 +54,10 @@ Tensors = dict[str, Tensor]
 _SETTINGS = [x.name for x in fields(Settings) if x.name not in ("network", "start")]
 _OF_OLDER_FILES = ("sweeps", "tolerance", "warm", "parts", "proximity", "spectral_radius")
 _OF_THE_FILE = (  # beside what a class takes
-    "activations", "hidden", "graph", "learned", "last_only", "chosen", *_OF_OLDER_FILES,
+    "activations", "hidden", "graph", "learned", "last_only", "chosen", "noise_network",
+    *_OF_OLDER_FILES,
 )  # fmt: skip
+_NOISE = "noise_network."  # before the names of tensors of the network of a noise that varies
 # In the lines of networks, by versions before 1.0; names of users' classes may end likewise.
 _RENAMED = {"Turn(": "Reverse(", "Early(": "PadFirst(", "Late(": "DropFirst(",
     "early=": "initial_steps="}  # fmt: skip
@@ -189,7 +191,8 @@ def parts() -> Catalogue:
     """Return the classes that files name."""
     methods = {method.__name__: method for method in METHODS.values()}
     earlier = {"Cyclic": NewtonOverTime, "RedBlack": NewtonOverTime}  # of earlier versions
-    return _Parts({**CATALOGUE, **methods, **earlier, "Ball": Ball, "Box": Box})
+    own = {kind.__name__: kind for kind in (Ball, Box, PoissonByWeights)}
+    return _Parts({**CATALOGUE, **methods, **earlier, **own})
 
 
 def _names() -> str:
@@ -226,6 +229,11 @@ def _pack(model: Lifted) -> Archive:
     for number, (state, one) in enumerate(zip(network.states, described, strict=True), start=1):
         if "declared" in one:
             tensors[f"forward.{number}"] = _sampled(state)
+    if known.varying is not None:
+        noise, level = known.varying
+        packed = _pack(noise)
+        about["noise_network"] = {"architecture": packed.architecture, "level": level}
+        tensors |= {f"{_NOISE}{name}": tensor for name, tensor in packed.tensors.items()}
     return Archive(type(model).__name__, about, {**tensors, **constants})
 
 
@@ -376,6 +384,12 @@ def _restore(model: Lifted, archive: Archive) -> None:
         completion=unpacked_completion(archive.tensors, network),
         chosen=str(about.get("chosen", "")),
     )
+    if (noise := about.get("noise_network")) is not None:
+        named = archive.tensors.items()
+        own = {name.removeprefix(_NOISE): x for name, x in named if name.startswith(_NOISE)}
+        packed = Archive(LiftedMLP.__name__, noise["architecture"], own)
+        varying = _unpacked(packed, LiftedMLP, None, {}), float(noise["level"])
+        model._fit = replace(model._known, varying=varying)
     restore_posterior(model, archive.tensors)
 
 

@@ -46,7 +46,7 @@ def set_aside(
     Rows are of one kind where all constraints count them alike.
 
     Raises:
-        DataError: the share is none, or a kind has a single row.
+        DataError: the share is none, or a rate would be of no row on one of the sides.
     """
     if not 0 < share < 1:
         raise DataError(f"held_out must lie between 0 and 1, got {share}.")
@@ -58,7 +58,17 @@ def set_aside(
         rows = order[kinds[order] == kind]
         aside.append(rows[: round(share * len(rows))])
     held = np.sort(np.concatenate(aside))
-    return np.setdiff1d(np.arange(len(labels)), held), held
+    rows = np.setdiff1d(np.arange(len(labels)), held)
+    for side, name in ((rows, "trained on"), (held, "set aside")):
+        try:
+            for one in constraints:
+                list(one.taken(side).comparisons(labels[side], classes))
+        except DataError as error:
+            raise DataError(
+                f"of the {len(side):,} rows {name} {error} Give more rows of that kind, another "
+                f"held_out than {share:g}, or no confidence."
+            ) from error
+    return rows, held
 
 
 def taken(given: Any, rows: Array) -> Any:

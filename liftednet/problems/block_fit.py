@@ -188,9 +188,10 @@ class BlockFit(Fit[Any]):
         ends = torch.stack([_largest(torch.stack(terms)), _largest(violation)])
         scale, off = (ends if self._shared else processes.largest(ends)).tolist()
         residual = off / scale if scale > 0 else off
-        if gap > 0:
+        missed = max(gap, self._missed(violation))
+        if missed > 0:
             size = (v * torch.stack(terms)).abs().sum() + self.block.value(v)
-            residual = max(residual, gap / max(float(size), _UNSEEN * (1 + abs(objective))))
+            residual = max(residual, missed / max(float(size), _UNSEEN * (1 + abs(objective))))
         if not self.convex or residual > NEAR:
             return Measure(objective, residual)
         if self.own is None:
@@ -198,6 +199,19 @@ class BlockFit(Fit[Any]):
         sizes = sum((term.abs() for term in terms), s * v.abs())
         bound = total(problem._bound(violation + rounding(sizes)))
         return Measure(objective, max(residual, bound / (self.own.lam + abs(objective))))
+
+    def _missed(self, violation: Tensor) -> float:
+        """Return what a step in b alone gains at least, |g|^4 / (2 sum of lam L |A g|^2).
+
+        Where inputs are large the terms of W, to which a residual is relative, hide those of b.
+        """
+        step = self.block.free(violation)
+        if step is None:
+            return 0.0
+        moved = [(link, link.map.apply(step)) for link in self.links]
+        bends = [float((u * link.weighed(u)).sum()) * _bend(link) for link, u in moved]
+        curvature = processes.total_of(sum(bends))
+        return float(step.square().sum()) ** 2 / (2 * curvature) if curvature > 0 else 0.0
 
     def _cost(self, violation: Tensor, objective: float) -> float:
         """Return |g|^2 / (2 modulus) of a subgradient g, relative to the objective's size."""
@@ -223,6 +237,12 @@ class BlockFit(Fit[Any]):
                 break
         bound = float(carried.square().sum()) * curvature / (2 * self.own.lam)
         return bound if math.isfinite(bound) else math.inf
+
+
+def _bend(link: Link) -> float:
+    """Return L of a link."""
+    assert link.divergence.smoothness is not None  # looked at before
+    return link.divergence.smoothness
 
 
 def _curvature(link: Link) -> float:

@@ -72,6 +72,9 @@ class BoxedStates:
     def _counted(self, v: Tensor) -> Tensor:
         return v if self.counted is None else v.where(self.counted.unsqueeze(-1), 0.0)
 
+    def free(self, gradient: Tensor) -> None:
+        """Return None: all states have a potential."""
+
     @property
     def modulus(self) -> float:
         """That of lam Phi, lam / L with L a Lipschitz constant of phi; 0 where phi has none."""
@@ -153,6 +156,12 @@ class PenalizedWeights:
         return found._replace(
             violation=torch.cat([found.violation, gradient[len(self._matrix(v)) :]])
         )
+
+    def free(self, gradient: Tensor) -> Tensor | None:
+        """Return the part of a gradient that is of b, which is free; None without one."""
+        if self.weights.bias is None:
+            return None
+        return torch.cat([torch.zeros_like(self._matrix(gradient)), gradient[-1:]])
 
     @property
     def modulus(self) -> float:

@@ -24,7 +24,6 @@ from liftednet.losses import (
     CrossEntropy,
     Likelihood,
     Loss,
-    Poisson,
     SquaredError,
 )
 from liftednet.names import activation_of, loss_of
@@ -32,7 +31,7 @@ from liftednet.validation import is_number, model_of
 
 from ..builders import LiftedMLP
 from ..by_evidence import EXACT_STEPS, SHAPED, STEPS, Candidate, Size, fit_by_evidence
-from ..error_bars import has_evidence, posterior
+from ..error_bars import PoissonByWeights, has_evidence, posterior
 from ..lifted import Lifted
 from ..methods import GaussNewton
 from ..relevance import relevance_of
@@ -404,12 +403,6 @@ class LiftedClassifier(ClassifierMixin, Classifying, _Feedforward):  # type: ign
         return found
 
 
-class _Sure(Poisson):
-    """A density by its weights, in which nothing is dispersed."""
-
-    dispersed = False
-
-
 @documented(Estimator, _Feedforward)
 @dataclass(eq=False, repr=False, kw_only=True)
 class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
@@ -472,7 +465,9 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         squares = squares[:, 0] / np.average(squares[:, 0], weights=counts)
         squares = np.maximum(squares, _LEAST_SQUARE)
         # u with e^u / 2 r^2 - u / 2 is the logarithm of a precision: of Poisson by weights r^2 / 2.
-        apart = LiftedRegressor(activation="tanh", loss=_Sure(), random_state=self.random_state)
+        apart = LiftedRegressor(
+            activation="tanh", loss=PoissonByWeights(), random_state=self.random_state
+        )
         with warnings.catch_warnings():  # a noise that does not vary is well
             warnings.simplefilter("ignore", FitWarning)
             apart.fit(X, 1 / squares, sample_weight=counts * squares / 2)

@@ -85,7 +85,8 @@ class Kinds:
 
     Of two kinds one column of -1/2 and 1/2, of more a column of zeros and ones for each; a kind
     that training has not seen is 0 in all of them, the middle of what weights are pulled to.
-    Missing entries are a kind of their own.
+    Missing entries are a kind of their own, whatever says that they are missing, and equal numbers
+    of several types are one kind: a column of 1 and 2 becomes 1.0 and 2.0 where one is missing.
 
     Attributes:
         names: of all columns, in their order.
@@ -150,7 +151,10 @@ class Kinds:
     def _column(self, name: Any, values: Any) -> Rows:
         if name not in self.seen:
             return np.asarray(values, dtype=np.float64)[:, None]
-        here: Rows = (_text(values)[:, None] == self.seen[name]).astype(np.float64)
+        kinds, (words, places) = self.seen[name], np.unique(_text(values), return_inverse=True)
+        same = {_number(kind): kind for kind in kinds} | {kind: kind for kind in kinds}
+        spelled = np.array([same.get(word, same.get(_number(word), word)) for word in words])
+        here: Rows = (spelled[places][:, None] == kinds).astype(np.float64)
         return (here[:, 1:] - here[:, :1]) / 2 if here.shape[1] == 2 else here
 
 
@@ -182,17 +186,32 @@ def _names_kinds(name: Any, column: Any, kind: str) -> bool:
 
 
 def _text(column: Any) -> Rows:
-    return np.asarray(column.astype(object), dtype=str)
+    """Return the kinds of all rows as text, (samples,)."""
+    return np.asarray(column.astype(object).where(column.notna(), "nan"), dtype=str)
+
+
+def _number(kind: str) -> str:
+    """Return what a kind has in common with those that are equal, of other types or spellings."""
+    if kind in ("None", "<NA>"):  # missing, as files of versions to 1.2.5 have it
+        return "nan"
+    return {"True": "1", "False": "0"}.get(kind, kind.removesuffix(".0"))
 
 
 def refuse_dates(X: Any, y: Any, regression: bool) -> None:
     """Raise `DataTypeError` where columns of a frame, or targets of a regression, hold dates.
 
-    scikit-learn takes them for nanoseconds.
+    scikit-learn takes them for nanoseconds, and asks whether labels of pandas that are missing are
+    true.
+
+    Raises:
+        DataError: a label is missing.
     """
     kinds: Any = getattr(X, "dtypes", None)
     if hasattr(kinds, "items"):
-        words = [repr(n) for n, kind in kinds.items() if getattr(kind, "kind", "O") in "mM"]
+        words = [
+            repr(name) for name, kind in kinds.items()
+            if getattr(kind, "kind", "O") in "mM" or str(kind).startswith("period")
+        ]  # fmt: skip
         if words:
             raise DataTypeError(
                 f"columns of X that hold dates: {', '.join(words)}. Leave them out, or give days "
@@ -200,6 +219,8 @@ def refuse_dates(X: Any, y: Any, regression: bool) -> None:
             )
     if regression and getattr(getattr(y, "dtype", None), "kind", "f") in "mM":
         raise DataTypeError(f"y holds dates ({y.dtype}); give numbers, such as days since a first.")
+    if not regression and hasattr(y, "isna") and (missing := np.asarray(y.isna())).any():
+        raise DataError(f"y has no label in row {int(missing.argmax())}, counted from 0.")
 
 
 def plain(values: Any) -> Any:

@@ -259,6 +259,10 @@ def test_what_is_no_number_or_no_setting_is_named_with_its_place():
 def test_dates_are_named_and_other_columns_hold_numbers():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"a": [1.0, 2.0] * 5, "b": [True, False] * 5})
+    labels = pandas.Series(["u", "v"] * 4 + ["u", None], dtype="string")
+    refuses(DataError, "no label in row 9", LiftedClassifier().fit, np.ones((10, 1)), labels)
+    periods = frame.assign(month=pandas.period_range("2024-01", periods=10, freq="M"))
+    refuses(DataError, "dates: 'month'", LiftedRegressor().fit, periods, np.ones(10))
     frame["day"] = pandas.date_range("2024-01-01", periods=10)
     refuses(DataError, r"that hold dates: 'day'", LiftedClassifier(**QUICK).fit, frame, [0, 1] * 5)
     refuses(DataError, "y holds dates", LiftedRegressor(**QUICK).fit, frame[["a"]], frame["day"])
@@ -313,6 +317,30 @@ def test_kinds_that_training_has_not_seen_lie_between_those_it_has(of_kinds):
     assert (found.predict(new) < np.max(each, 0)).all()
     with_gaps = frame.assign(kind=frame["kind"].where(frame["size"] > -1))
     assert np.isfinite(LiftedRegressor((4,), max_iter=5).fit(with_gaps, y).predict(with_gaps)).all()
+
+
+def test_kinds_are_the_same_in_whatever_type_they_come() -> None:
+    """Of a column of whole numbers one that is missing makes floats, in training as later."""
+    size, room = np.linspace(-1, 1, 90), np.arange(90) % 3
+    rooms = pd.Series(room).astype("category")
+    holes = pd.Series(np.where(np.arange(90) == 0, np.nan, room)).astype("category")
+    words = np.where(room == 0, None, np.array(["", "a", "b"], dtype=object)[room])
+    flags = pd.Series(room == 1)
+    for kinds, alike in (
+        (rooms, [holes, room.astype(float), room.astype(str)]),
+        (holes, [rooms, room]),
+        (words, [pd.Series(words, dtype="string"), pd.Categorical(words)]),
+        (flags.astype("category"), [flags, (room == 1).astype(int), flags.astype("boolean")]),
+    ):
+        frame = pd.DataFrame({"size": size, "kind": kinds})
+        y = size + 10 * (room == 1)
+        found = LiftedRegressor((4,), method="gauss-newton", random_state=0).fit(frame, y)
+        expected = found.predict(frame)[1:]
+        for other in alike:
+            same = found.predict(pd.DataFrame({"size": size, "kind": other}))[1:]
+            np.testing.assert_array_equal(same, expected)
+        unseen = found.predict(frame.assign(kind=pd.Categorical(["7"] * 90)))[1:]
+        assert np.abs(unseen - expected).max() > 1.0
 
 
 def test_kinds_that_cannot_be_used_are_refused(of_kinds):

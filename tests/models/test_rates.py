@@ -113,6 +113,14 @@ def test_rows_set_aside_say_whether_rates_hold() -> None:
     assert "not shown with confidence 0.95" in str(lot.model_.constraint_report())
 
 
+def test_a_kind_of_which_no_row_is_set_aside_is_refused_before_training() -> None:
+    model = LiftedClassifier((10,), random_state=0)
+    asked = [GroupRates(np.arange(len(Y)) == 0, 0.1)]
+    with pytest.raises(DataError, match=r"rows set aside the selection rate of True is of no row"):
+        model.fit(X, Y, constraints=asked, confidence=0.95)
+    assert not hasattr(model, "model_")
+
+
 def test_evidence_chooses_the_size_under_a_confidence_on_the_rows_that_train() -> None:
     asked = [GroupRates(GROUP[:300], 0.3)]
     model = LiftedClassifier(random_state=0).fit(

@@ -15,11 +15,14 @@ from torch import Tensor
 
 from liftednet import activations
 from liftednet.divergences import joint, tight
-from liftednet.losses import CrossEntropy
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy
+from liftednet.maps import Rows
 from liftednet.penalties import L1, ColumnNorm, SpectralNorm, SquaredFrobenius
-from liftednet.problems import Design, Link, StateFit, WeightFit, Weights
+from liftednet.problems import BlockFit, Design, Link, StateFit, WeightFit, Weights
+from liftednet.problems.priors import PenalizedWeights
 from liftednet.solution import Status
 from liftednet.solvers import (
+    Accelerated,
     Dual,
     GeneralizedLinear,
     NewtonStates,
@@ -336,3 +339,18 @@ def test_rough_sums_say_no_less_than_what_exact_ones_find(seed: int) -> None:
     system = fit.rough.design.gram + 2e9 * torch.eye(8)
     value = Weights(torch.linalg.solve(system, fit.rough.cross), None)
     assert 1e-9 < fit.measure(value).residual <= fit.rough.measure(value).residual < 1e-4
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4, 1e9])
+def test_large_inputs_hide_no_bias_of_a_block(scale: float) -> None:
+    """A residual is relative to the largest terms, those of W, and once was to them alone."""
+    design = Design(scale * normal(40, 1, seed=0))
+    labels = (normal(40, 1, seed=1) > -1).double()
+    divergence, penalty = BinaryCrossEntropy().divergence, SquaredFrobenius(1e-3)
+    zeros = Weights(torch.zeros(1, 1).double(), torch.zeros(1).double())
+    link = Link(divergence, Rows(design), torch.zeros(1).double(), labels)
+    fit = BlockFit(PenalizedWeights(penalty, zeros), None, (link,))
+    least = solve(WeightFit(divergence, design, labels, penalty)).objective
+    found = solve(fit, Accelerated(max_iterations=300))
+    assert found.objective >= least - 1e-9 * least
+    assert found.objective <= (1 + 1e-6) * least or found.status is not Status.SOLVED
