@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -123,25 +123,6 @@ class Edge:
     target: State | Label
     argument: Expression
     lam: float
-
-
-@dataclass(frozen=True)
-class Block:
-    """One block of variables, and the subproblem that it is when the others are fixed.
-
-    Attributes:
-        name: what the history calls it, such as "weights 1".
-        problem: builds the subproblem at the current point.
-        value: returns the current value of the block.
-        assign: puts a new value in its place.
-        by_sample: whether each of several processes has variables of its own in it.
-    """
-
-    name: str
-    problem: Callable[[], Fit[Any]]
-    value: Callable[[], Any]
-    assign: Callable[[Any], None]
-    by_sample: bool = False
 
 
 class Blocks:
@@ -315,19 +296,13 @@ class Blocks:
 
     # The blocks.
 
-    def sweep(self) -> list[Block]:
+    def sweep(self) -> list[State | Parameter]:
         """Return the blocks of one sweep: states from the top down, then weights."""
-        states = [self._block(state, self.state_fit) for state in reversed(self.structure.states)]
-        return states + [self._block(x, self.weight_fit) for x in self.structure.parameters]
+        return [*reversed(self.structure.states), *self.structure.parameters]
 
-    def _block(self, variable: Any, fit: Any) -> Block:
-        return Block(
-            variable.name,
-            partial(fit, variable),
-            partial(self.values.__getitem__, variable),
-            partial(self.values.__setitem__, variable),
-            isinstance(variable, State),
-        )
+    def fit(self, block: State | Parameter) -> Fit[Any]:
+        """Return the subproblem of a block, all else fixed."""
+        return self.state_fit(block) if isinstance(block, State) else self.weight_fit(block)
 
     def state_fit(self, state: State) -> Fit[Any]:
         """Return the subproblem of states, all else fixed."""

@@ -193,7 +193,7 @@ class Predictor(Settings):
         blocks = {block.name: block for block in point.sweep()}
         if name not in blocks:
             raise DataError(f"there is no block {name!r}; there are {', '.join(blocks)}.")
-        return blocks[name].problem()
+        return point.fit(blocks[name])
 
     @property
     def _known(self) -> Fitted:

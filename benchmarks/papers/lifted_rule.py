@@ -7,14 +7,16 @@ from typing import Any
 
 from torch import Tensor
 
-from liftednet.models.block import Block, Blocks
+from liftednet.layers.expression import Parameter
+from liftednet.models.block import Blocks
 from liftednet.models.lifted import Lifted
 from liftednet.models.methods import FullBatch
 from liftednet.models.trace import Problem
+from liftednet.network import State
 
 
 class _StatesAlone(Blocks):
-    def sweep(self) -> list[Block]:
+    def sweep(self) -> list[State | Parameter]:
         return super().sweep()[: len(self.structure.states)]
 
 

@@ -10,7 +10,8 @@ import torch
 
 from liftednet import processes, solvers
 from liftednet.errors import DeclarationError, SolverError
-from liftednet.layers.expression import SAMPLE_WEIGHTS
+from liftednet.layers.expression import SAMPLE_WEIGHTS, Parameter
+from liftednet.network import State
 from liftednet.problems import StatesOverTime
 from liftednet.solution import Solution, Status
 from liftednet.solvers import Solver, choose, get_solver
@@ -18,7 +19,7 @@ from liftednet.solvers.base import default_tolerance
 from liftednet.solvers.choice import retry_in_torch
 from liftednet.validation import require_count, require_positive
 
-from ..block import Block, Blocks, Structure, recalled, remembered
+from ..block import Blocks, Structure, recalled, remembered
 from ..trace import Ending, Memory, Problem, Step, Steps
 
 AnySolver = str | Solver[Any, Any, Any]
@@ -96,7 +97,7 @@ class FullBatch:
                 worst, objective = 0.0, blocks.objective()
             todo = blocks.sweep()
             for block in todo[done:]:
-                step = _update(block, solvers, sweep, objective)
+                step = _update(blocks, block, solvers, sweep, objective)
                 step = replace(step, whole=block is todo[-1])
                 if SAMPLE_WEIGHTS in blocks.values:  # which the fits of states do not know
                     step = replace(step, objective=blocks.objective())
@@ -130,16 +131,16 @@ class Solvers:
     tolerance: float = 1e-4
     _caches: dict[str, Any] = field(default_factory=dict, repr=False)
 
-    def solve(self, block: Block, problem: Any, value: Any) -> Solution[Any]:
-        """Return the solution of a block from its current value."""
+    def solve(self, name: str, problem: Any, value: Any) -> Solution[Any]:
+        """Return the solution of a block by its name, from its current value."""
         dtype = problem.like().dtype
         goal = max(self.tolerance / 10, _REACHABLE * torch.finfo(dtype).eps)
         wanted = self._wanted(problem, goal)
         solver = choose(problem, wanted)
         if wanted == "auto" and isinstance(solver, solvers.Accelerated):
             solver = replace(solver, tolerance=max(goal, default_tolerance(dtype)))
-        cache = solver.prepare(problem, self._caches.get(block.name))
-        self._caches[block.name] = cache
+        cache = solver.prepare(problem, self._caches.get(name))
+        self._caches[name] = cache
         solution = solver.solve(problem, value, cache).require_usable()
         return retry_in_torch(problem, solution) if wanted == "auto" else solution
 
@@ -165,13 +166,15 @@ def _remember(memory: Memory, place: list[float], blocks: Blocks, ahead: _Ahead 
     memory.update(place=place, blocks=blocks.memory(), ahead=ahead and ahead.memory())
 
 
-def _update(block: Block, solvers: Solvers, sweep: int, objective: float) -> Step:
+def _update(
+    blocks: Blocks, block: State | Parameter, solvers: Solvers, sweep: int, objective: float
+) -> Step:
     """Solve a block, keep what it brings where it lowers the objective, and say so.
 
     Raises:
         SolverError: the solution is not finite, or a rise is more than rounding.
     """
-    problem, value = block.problem(), block.value()
+    problem, value = blocks.fit(block), blocks.values[block]
     before = problem.measure(value)
     solution = _solved(block, problem, value, solvers)
     rise = solution.objective - before.objective
@@ -184,7 +187,7 @@ def _update(block: Block, solvers: Solvers, sweep: int, objective: float) -> Ste
             solution,
         )
     if rise < 0:
-        block.assign(solution.value)
+        blocks.values[block] = solution.value
     decrease = max(-rise, 0.0)
     return Step(
         sweep, block.name, objective - decrease, decrease, before.residual,
@@ -192,14 +195,14 @@ def _update(block: Block, solvers: Solvers, sweep: int, objective: float) -> Ste
     )  # fmt: skip
 
 
-def _solved(block: Block, problem: Any, value: Any, solvers: Solvers) -> Solution[Any]:
+def _solved(block: State | Parameter, problem: Any, value: Any, solvers: Solvers) -> Solution[Any]:
     """Return the solution of a block; each of several processes solves for its own samples."""
-    if not block.by_sample or processes.size() == 1:
-        return solvers.solve(block, problem, value)
+    if isinstance(block, Parameter) or processes.size() == 1:
+        return solvers.solve(block.name, problem, value)
     solution = Solution(value, 0.0, 0.0, 0, 0.0, Status.SOLVED, 0.0, "none")
     with processes.agreed():
         if value.numel():
-            solution = solvers.solve(block, problem, value)
+            solution = solvers.solve(block.name, problem, value)
     objective, residual = problem.measure(solution.value)
     return replace(solution, objective=objective, residual=residual)
 
@@ -243,4 +246,4 @@ def _worse(one: float, other: float) -> float:
 
 def largest_residual(blocks: Blocks) -> float:
     """Return the largest relative KKT residual over all blocks at the current point."""
-    return max(block.problem().measure(block.value()).residual for block in blocks.sweep())
+    return max(blocks.fit(x).measure(blocks.values[x]).residual for x in blocks.sweep())
