@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -166,7 +167,7 @@ def _suited(settings: Settings, structure: Structure, data: DataShape | None) ->
     evidence = _rho_is_free(settings, structure)
     if evidence:
         reason += ", rho by their evidence"
-        structure = pulled(structure, FIRST_RHO)
+        structure = pulled(structure, repeat(FIRST_RHO, len(structure.penalties)))
     else:
         reason += ", to the minimum of the rho or the penalty that is given"
     method, before = GaussNewton(evidence=evidence), None

@@ -27,7 +27,7 @@ from liftednet.errors import DataError, FitWarning, SolverError
 from liftednet.sets.constraint import Constraint
 
 from .constraints import hold, losses_of, parted
-from .methods.gauss_newton import GaussNewton, scaled
+from .methods.gauss_newton import GaussNewton, pulled, rhos_of
 from .methods.global_optimum import Global
 from .warranty import taken
 
@@ -94,7 +94,8 @@ class HeldOutRho:
         reached: list[Fitted] = []
         limit = math.inf
         for times in range(0 if model.interrupted else _POWERS):
-            structure = scaled(known.structure, _FACTOR**times)
+            rhos = [_FACTOR**times * rho for rho in rhos_of(known.structure)]
+            structure = pulled(known.structure, rhos)
             steps = replace(trace, steps=list(trace.steps))
             other._fit = replace(other._known, structure=structure, trace=steps)
             try:

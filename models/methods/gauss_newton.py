@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -168,7 +168,8 @@ class GaussNewton:
         if memory:
             blocks.recall(memory["blocks"])
         if self.evidence:
-            blocks.structure = _all_pulled(blocks.structure)
+            first_rhos = [rho or FIRST_RHO for rho in rhos_of(blocks.structure)]
+            blocks.structure = pulled(blocks.structure, first_rhos)
             if not memory and problem.seen is not None:  # a trial of starts has none
                 judge_copies(problem.seen)
         forward, number = forward_of(blocks), memory.get("number", 0)
@@ -210,31 +211,20 @@ class GaussNewton:
             if place is not None:
                 point, rhos = place.chosen
                 _keep(blocks, forward.split(point))
-                known = zip(blocks.structure.penalties.items(), rhos, strict=True)
-                penalties = {p: squared(penalty, rho) for (p, penalty), rho in known}
-                blocks.structure = replace(blocks.structure, penalties=penalties)
+                blocks.structure = pulled(blocks.structure, rhos)
             blocks.pass_forward()
         return Ending.BUDGET
 
 
-def pulled(structure: Structure, rho: float) -> Structure:
-    """Return a problem whose weights are all pulled to zero so much, within their constraints."""
-    penalties = {p: squared(x, rho) for p, x in structure.penalties.items()}
-    return replace(structure, penalties=penalties)
+def pulled(structure: Structure, rhos: Iterable[float]) -> Structure:
+    """Return a problem with another square for each of its weights, within their constraints."""
+    pairs = zip(structure.penalties.items(), rhos, strict=True)
+    return replace(structure, penalties={p: squared(x, rho) for (p, x), rho in pairs})
 
 
-def scaled(structure: Structure, factor: float) -> Structure:
-    """Return a problem whose every rho is so many times as large."""
-    penalties = {p: squared(x, factor * x.curvature / 2) for p, x in structure.penalties.items()}
-    return replace(structure, penalties=penalties)
-
-
-def _all_pulled(structure: Structure) -> Structure:
-    """Return a problem with a square for every weight, from which its evidence can begin."""
-    penalties = {
-        p: x if x.curvature else squared(x, FIRST_RHO) for p, x in structure.penalties.items()
-    }
-    return replace(structure, penalties=penalties)
+def rhos_of(structure: Structure) -> list[float]:
+    """Return the rho of the weights of every layer, 0 where they have none."""
+    return [float(penalty.curvature) / 2 for penalty in structure.penalties.values()]
 
 
 def count_weights(structure: Structure) -> int:
