@@ -83,14 +83,6 @@ class Ending(Enum):
     STALLED = "no step lowers the objective any further, as far as rounding tells"
     INTERRUPTED = "it was interrupted, or ended by an error; what was done until then is kept"
 
-    @classmethod
-    def _missing_(cls, value: object) -> Ending | None:
-        """Read pickles of earlier versions, which hold other texts."""
-        return {
-            "every block's KKT residual was within the tolerance over a whole sweep": cls.CONVERGED,
-            "the number of sweeps, epochs or steps was used up": cls.BUDGET,
-        }.get(str(value))
-
 
 @dataclass
 class Trace:

@@ -279,12 +279,6 @@ def test_values_of_foreign_kinds_are_refused_in_a_sentence(where, value, word, w
     assert not model.is_fitted and written.read_bytes() == before
 
 
-def test_why_a_training_ended_is_read_from_pickles_of_earlier_versions():
-    assert Ending("the number of sweeps, epochs or steps was used up") is Ending.BUDGET
-    before = "every block's KKT residual was within the tolerance over a whole sweep"
-    assert Ending(before) is Ending.CONVERGED
-
-
 def train_until_told(path: Path, begun: Any, go_on: Any) -> None:
     """Train on a checkpoint, and stay in it until told."""
 
