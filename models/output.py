@@ -68,6 +68,12 @@ def _dense(term: Term) -> Applied | None:
     return found if found.layer.plain and found is term.argument else None
 
 
+def _last(term: Term) -> Parameter | None:
+    """Return the weights of the dense layer below a loss, None where none is."""
+    layer = _dense(term)
+    return None if layer is None else layer.weights
+
+
 @torch.no_grad()
 def refitted(
     structure: Structure,
@@ -116,18 +122,18 @@ def levelled(structure: Structure, weights: Sequence[Weights], data: Data) -> li
     """
     values = dict(zip(structure.parameters, weights, strict=True))
     for term in structure.network.terms:
-        layer = _dense(term)
-        if not isinstance(term.loss, Quantile) or layer is None or layer.weights is None:
+        last = _last(term)
+        if last is None or not isinstance(term.loss, Quantile) or term.state is None:
             continue
-        own = values[layer.weights]
-        if own.bias is None or term.state is None or type(term.state.activation) is not Identity:
+        own = values[last]
+        if own.bias is None or type(term.state.activation) is not Identity:
             continue
         u, y, counts = compared(term, data, structure.passed({**data.values, **values}))
         short, order = (y - u).sort(0)
         below = counts[order].cumsum(0)
         cut = (below < term.loss.level * below[-1]).sum(0, keepdim=True)
         shift = short.gather(0, cut.clamp(max=len(short) - 1))[0]
-        values[layer.weights] = replace(own, bias=own.bias + shift.to(own.bias))
+        values[last] = replace(own, bias=own.bias + shift.to(own.bias))
     return [values[parameter] for parameter in structure.parameters]
 
 
@@ -135,8 +141,7 @@ def _fits(
     structure: Structure, values: Values, data: Data, numbers: Tensor
 ) -> dict[Parameter, WeightFit]:
     """Return the fits of all last layers to samples of some numbers, after a forward pass."""
-    layers = [_dense(term) for term in structure.network.terms]
-    last = [layer.weights for layer in layers if layer is not None and layer.weights is not None]
+    last = [x for term in structure.network.terms if (x := _last(term)) is not None]
     found: dict[Parameter, WeightFit] = {}
     for part in data.parts(numbers, structure.states) if len(numbers) else [data.take(numbers)]:
         blocks = Blocks(structure, {**part.values, **values}, data.last_only)
@@ -170,24 +175,20 @@ def with_constants(
     """
     found = dict(zip(structure.parameters, weights, strict=True))
     for term in structure.network.terms:
-        layer = _dense(term)
-        if term.state is None and layer is not None and layer.weights is not None:
-            given = found[layer.weights]
-            if given.bias is not None:
-                bias = _best_constant(term.divergence, *_mean(term, layer, data))
-                if bool(bias.isfinite().all()):
-                    constant = bias[0].to(given.bias)
-                    around = given.bias + constant if centered else constant
-                    found[layer.weights] = Weights(given.matrix, around)
+        last = _last(term)
+        if term.state is None and last is not None and (before := found[last].bias) is not None:
+            bias = _best_constant(term.divergence, *_mean(term, last, data))
+            if bool(bias.isfinite().all()):
+                constant = bias[0].to(before)
+                found[last] = replace(found[last], bias=constant + before * centered)
     return [found[parameter] for parameter in structure.parameters]
 
 
-def _mean(term: Term, layer: Applied, data: Data) -> tuple[Tensor, float]:
+def _mean(term: Term, last: Parameter, data: Data) -> tuple[Tensor, float]:
     """Return the mean target, (1, units), in float64, and of how many rows it is."""
-    assert layer.weights is not None  # it is dense
     label, given = term.label, data.values[term.label]
     y, weights = rows_that_count(data.values, data.last_only, label, term.argument, given)
-    y = y.reshape(-1, layer.weights.shape[1])
+    y = y.reshape(-1, last.shape[1])
     counts = y.new_ones(len(y))
     if weights is not None:  # a sample has a row for each of its positions
         counts = weights.repeat_interleave(len(y) // max(1, len(weights)))

@@ -356,7 +356,8 @@ def _nearer(
             continue
         worth = _EXACT * float(solution.duals[-1].abs().sum())
         for length in _LENGTHS:
-            value = _between(best.value, solution.value, length)
+            ends = best.value.stacked(), solution.value.stacked()
+            value = best.value.like(torch.lerp(*ends, length))
             u_ahead = plain.scores(value)
             excess = held.excess(held.counted(u_ahead))
             objective = float(fit.measure(value).objective)
@@ -369,13 +370,6 @@ def _nearer(
                 failures = 0
                 break
     return best
-
-
-def _between(before: Weights, after: Weights, length: float) -> Weights:
-    bias = None
-    if before.bias is not None and after.bias is not None:
-        bias = torch.lerp(before.bias, after.bias, length)
-    return Weights(torch.lerp(before.matrix, after.matrix, length), bias)
 
 
 def _size(fit: WeightFit) -> float:

@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from liftednet.sets.polyhedron import nearest_in_polyhedron
 
-from .intervals import OTHER, Units
+from .intervals import Units
 
 _INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))  # of no user
 _READS = ("_local_scalar_dense", "item", "equal", "is_nonzero", "allclose")
@@ -450,16 +450,3 @@ def users_line() -> str:
     while frame is not None and frame.f_code.co_filename.startswith(_INSIDE):
         frame = frame.f_back
     return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-
-
-__all__ = [
-    "OTHER",
-    "Call",
-    "Composite",
-    "Followed",
-    "Stopped",
-    "Walk",
-    "follow",
-    "in_modules",
-    "users_line",
-]

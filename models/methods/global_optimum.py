@@ -161,6 +161,8 @@ class HiddenLayer:
         structure: of the network.
         state: the hidden layer.
         term: the loss.
+        below: the weights of the hidden layer.
+        above: the weights of the output layer.
         phi: the activation.
         linear: the weights of a layer from inputs to outputs, None where there is none.
         columns: the number of every unit's kind, (units,).
@@ -170,6 +172,8 @@ class HiddenLayer:
     structure: Structure
     state: State
     term: Term
+    below: Parameter
+    above: Parameter
     phi: Kinked
     linear: Parameter | None
     columns: Tensor
@@ -193,10 +197,11 @@ class HiddenLayer:
             )
         (state,), (term,), (x,) = states, network.terms, network.inputs
         parts = parts_of(term.argument, Sum)
-        linear = [part.weights for part in parts if _is_dense(part, x, bias=False)]
-        above = [part for part in parts if _is_dense(part, state, bias=True)]
-        plain = _is_dense(state.argument, x, bias=True) and len(above) == 1
-        if not plain or len(linear) + 1 != len(parts) or len(linear) > 1 or x.sequence:
+        linear = [w for part in parts if (w := _dense(part, x, bias=False)) is not None]
+        heads = [w for part in parts if (w := _dense(part, state, bias=True)) is not None]
+        below = _dense(state.argument, x, bias=True)
+        one = below is not None and len(heads) == 1 and len(linear) <= 1
+        if below is None or not one or len(linear) + 1 != len(parts) or x.sequence:
             raise DeclarationError(
                 "the global optimum is of a dense layer with a bias, an activation, and a dense "
                 "layer with a bias, as LiftedMLP makes them, with skip=True beside a linear layer "
@@ -222,23 +227,9 @@ class HiddenLayer:
                     f"{parameter.shape}: set rho, or {_INSTEAD}."
                 )
         phi = _kinked(structure.divergences[state].activation)
-        kinds = _kinds(structure, state.argument.weights, above[0].weights, term)
-        return HiddenLayer(structure, state, term, phi, linear[0] if linear else None, *kinds)
-
-    @property
-    def below(self) -> Parameter:
-        """The weights of the hidden layer."""
-        found = self.state.argument.weights
-        assert found is not None  # seen to by `of`
-        return found
-
-    @property
-    def above(self) -> Parameter:
-        """The weights of the output layer."""
-        parts = parts_of(self.term.argument, Sum)
-        (found,) = (part.weights for part in parts if _is_dense(part, self.state, bias=True))
-        assert found is not None  # seen to by `of`
-        return found
+        ends, beside = (below, heads[0]), linear[0] if linear else None
+        kinds = _kinds(structure, *ends, term)
+        return HiddenLayer(structure, state, term, *ends, phi, beside, *kinds)
 
     def rho(self, parameter: Parameter) -> float:
         """Return rho of a layer's weights."""
@@ -335,10 +326,12 @@ def _exact(values: Tensor) -> Tensor:
     return values.double().cpu()
 
 
-def _is_dense(expression: Expression, below: State | Input, *, bias: bool) -> bool:
+def _dense(expression: Expression, below: State | Input, *, bias: bool) -> Parameter | None:
+    """Return the weights of a dense layer on an input or states, None where it is another."""
     if not isinstance(expression, Applied) or type(expression.layer) is not Dense:
-        return False
-    return expression.layer.bias is bias and expression.arguments[0] is below
+        return None
+    own = expression.layer.bias is bias and expression.arguments[0] is below
+    return expression.weights if own else None
 
 
 def _refuse_loss(structure: Structure, term: Term) -> None:
@@ -380,7 +373,7 @@ def _kinked(activation: Activation) -> Kinked:
 
 
 def _kinds(
-    structure: Structure, below: Parameter | None, above: Parameter | None, term: Term
+    structure: Structure, below: Parameter, above: Parameter, term: Term
 ) -> tuple[Tensor, tuple[Kind, ...]]:
     """Return the number of every unit's kind, and the kinds, by the ends of its weights.
 
@@ -389,7 +382,6 @@ def _kinds(
     """
     from liftednet.solvers.one_layer.oracle import Kind
 
-    assert below is not None and above is not None  # dense layers
     signs, zeros = (_signs(structure.penalties[x], x.shape) for x in (below, above))
     heads, outputs = zeros[0], above.shape[1]
     two = outputs == 2 and isinstance(term.activation, Softmax)  # whose difference alone counts

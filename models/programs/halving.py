@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -40,8 +40,21 @@ def inside_of(composition: Composition, matrix: Array, offset: Array) -> Composi
     return replace(composition, inputs=matrix.shape[1], blocks=blocks, output=output)
 
 
+class Rows:
+    """Fields with one row for each of several boxes or nodes."""
+
+    def of(self, which: Any) -> Self:
+        """Return some."""
+        return type(self)(*(x[which] for x in vars(self).values()))
+
+    def beside(self, other: Self) -> Self:
+        """Return these and others."""
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return type(self)(*(np.concatenate(pair) for pair in pairs))
+
+
 @dataclass(frozen=True, eq=False)
-class Boxes:
+class Boxes(Rows):
     """Boxes with a bound on each.
 
     Attributes:
@@ -61,15 +74,6 @@ class Boxes:
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self.bound)
-
-    def of(self, which: Any) -> Boxes:
-        """Return some."""
-        return Boxes(*(x[which] for x in vars(self).values()))
-
-    def beside(self, other: Boxes) -> Boxes:
-        """Return these and others."""
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Boxes(*(np.concatenate(pair) for pair in pairs))
 
 
 def side_by_side(networks: Sequence[Composition]) -> Composition:

@@ -20,6 +20,7 @@ from liftednet.lazy import cvxpy as cp
 
 from ..bounds.curves import Array
 from .composition import Block, Composition
+from .halving import Rows
 from .lines import Least, Lines, Raised, Sums, Way
 
 _ROOT, _STEPS, _RATE = 40, 4, 0.2  # steps of the first node, of others, and how wide they are
@@ -33,7 +34,7 @@ Stated = Callable[[Any, Any], tuple[Any, list[Any]]]
 
 
 @dataclass(frozen=True, eq=False)
-class Nodes:
+class Nodes(Rows):
     """Nodes of the tree, one row each.
 
     Attributes:
@@ -55,15 +56,6 @@ class Nodes:
     weights: Array
     worth: Array
     rate: Array
-
-    def of(self, which: Any) -> Nodes:
-        """Return some."""
-        return Nodes(*(x[which] for x in vars(self).values()))
-
-    def beside(self, other: Nodes) -> Nodes:
-        """Return these and others."""
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Nodes(*(np.concatenate(pair) for pair in pairs))
 
 
 class Tree:
