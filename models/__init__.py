@@ -21,9 +21,9 @@ from .shapes import input_convex as input_convex
 
 if TYPE_CHECKING:
     from .optimality import add_unit as add_unit
-    from .paths import global_path as global_path
+    from .optimality import global_path as global_path
 
-_LATER = {"add_unit": "optimality", "global_path": "paths"}
+_LATER = {"add_unit": "optimality", "global_path": "optimality"}
 
 __all__ = [
     "Checkpoint",

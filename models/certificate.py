@@ -29,10 +29,9 @@ from .bounds.reading import (
 )
 from .bounds.refutation import refute
 from .programs.composition import read, readable
-from .programs.halving import kinked
+from .programs.halving import kinked, slopes_over
 from .programs.inversion import exact_range
 from .programs.lines import ranges
-from .programs.slopes import slopes_over
 
 _UNITS = 1_500  # whose ends lines bring closer; beyond, intervals are all there is
 _RAISED = 100  # steps in the slopes of these lines

@@ -17,7 +17,7 @@ from .certificate import certify
 from .estimators.input import refusals
 
 if TYPE_CHECKING:
-    from .paths import PathStep
+    from .optimality import PathStep
 
 __all__ = [
     "CoverageDisplay",

@@ -5,8 +5,7 @@ from liftednet.predictions import Prediction
 from .certificate import Certificate
 from .constraint_report import ConstraintReport
 from .error_bars import Posterior
-from .optimality import GlobalGap, MissingUnit
-from .paths import PathStep
+from .optimality import GlobalGap, MissingUnit, PathStep
 from .programs import CvxpyNetwork, Inversion, Optimum, Radius
 from .trace import Ending, Step, Trace
 

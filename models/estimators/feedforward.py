@@ -31,10 +31,9 @@ from liftednet.validation import is_number, model_of
 
 from ..builders import LiftedMLP
 from ..by_evidence import EXACT_STEPS, SHAPED, STEPS, Candidate, Size, fit_by_evidence
-from ..error_bars import PoissonByWeights, has_evidence, posterior
+from ..error_bars import PoissonByWeights, has_evidence, posterior, relevance_of
 from ..lifted import Lifted
 from ..methods import GaussNewton
-from ..relevance import relevance_of
 from ..shapes import CONVEX_UNITS, interaction_groups, marks_of
 from .base import Classifying, Constraints, Estimator, documented, on_cpu
 from .input import (

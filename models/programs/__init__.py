@@ -1,9 +1,8 @@
 """Networks inside optimization problems: into CVXPY, proven optima, inversion."""
 
 from .cvxpy_network import CvxpyNetwork, to_cvxpy
-from .inversion import Inversion, invert
+from .inversion import Inversion, Radius, invert, robustness_radius
 from .optimum import Optimum, optimize
-from .radius import Radius, robustness_radius
 
 __all__ = [
     "CvxpyNetwork",

@@ -13,7 +13,7 @@ from torch import nn
 from liftednet import optimize, to_cvxpy
 from liftednet.errors import DeclarationError
 from liftednet.models.programs.composition import composition_of
-from liftednet.models.programs.functions import Functions, linear_in
+from liftednet.models.programs.first_answer import Functions, linear_in
 from liftednet.models.programs.halving import halved, inside_of, kinked, lined
 from liftednet.models.programs.lines import Sums
 from tests.models.programs.networks import drawn, values
