@@ -14,6 +14,7 @@ import numpy as np
 
 from liftednet.errors import DataError
 from liftednet.lazy import optimize, special
+from liftednet.validation import require_share
 
 __all__ = ["difference_bound", "mean_bound", "share_bound"]
 
@@ -195,5 +196,4 @@ def mean_bound(mean: float, rows: int, delta: float) -> float:
 def _require(hits: float, rows: int, delta: float) -> None:
     if rows < 1 or not 0 <= hits <= rows * (1 + 1e-9):
         raise DataError(f"a bound needs 0 to {rows} hits among at least one row, got {hits:g}.")
-    if not 0 < delta < 1:
-        raise DataError(f"delta must lie between 0 and 1, got {delta}.")
+    require_share("delta", delta)

@@ -10,7 +10,7 @@ from torch.nn.functional import one_hot
 
 from liftednet.errors import DataError
 from liftednet.processes import shard
-from liftednet.validation import is_number, require_count, require_seed
+from liftednet.validation import require_count, require_seed, require_share
 
 __all__ = ["Classification", "digits", "echo", "running_sum", "shard"]
 
@@ -64,8 +64,7 @@ def digits(test_fraction: float = 0.25, seed: int = 0) -> Classification:
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
-    if not is_number(test_fraction) or not 0 < test_fraction < 1:
-        raise DataError(f"test_fraction must lie between 0 and 1; it is {test_fraction!r}.")
+    require_share("test_fraction", test_fraction)
     pixels, labels = load_digits(return_X_y=True)
     parts = train_test_split(
         pixels, labels, test_size=test_fraction, random_state=require_seed(seed), stratify=labels

@@ -12,7 +12,7 @@ from torch import Tensor
 from liftednet.errors import DataError
 from liftednet.noise import Noise
 from liftednet.power import Power, normal_points
-from liftednet.validation import finite_numbers, is_number
+from liftednet.validation import finite_numbers, require_share
 
 _MOST_DEGREES = 1e9  # from which Student's distribution is the normal one
 _POINTS = 20  # of Gauss-Hermite quadrature
@@ -59,8 +59,7 @@ class Prediction:
         Raises:
             DataError: the level is not strictly between 0 and 1.
         """
-        if not is_number(level) or not 0 < level < 1:
-            raise DataError(f"level is a probability strictly between 0 and 1, got {level!r}.")
+        require_share("level", level)
         return self.quantile(0.5 - level / 2), self.quantile(0.5 + level / 2)
 
     def quantile(self, level: float) -> Tensor:

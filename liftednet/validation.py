@@ -258,6 +258,12 @@ def require_device(name: str) -> None:
         raise DataError("the device 'meta' cannot be used: tensors on it hold no numbers.")
 
 
+def require_share(name: str, value: float) -> None:
+    """Raise `DataError` unless value is a number strictly between 0 and 1."""
+    if not is_number(value) or not 0 < value < 1:
+        raise DataError(f"{name} must lie strictly between 0 and 1, got {value!r}.")
+
+
 def require_count(name: str, value: int, least: int) -> None:
     """Raise `DataError` unless value is an integer of at least `least`."""
     if not is_integer(value) or value < least:

@@ -31,7 +31,7 @@ from liftednet.sets.constraint import require_constraints
 from liftednet.validation import is_integer, require_flag
 
 from .lifted import Lifted
-from .settings import passes_settings
+from .settings import one_for_each, passes_settings
 from .shapes import input_convex
 
 
@@ -133,9 +133,7 @@ def feedforward(
         DeclarationError: activations and loss do not fit together.
     """
     network, layers = Network(), len(sizes) - 1
-    biases = tuple(bias) if isinstance(bias, Sequence) else (bias,) * layers
-    if len(biases) != layers:
-        raise DataError(f"bias needs one answer, or one for each of {layers}; got {bias!r}.")
+    biases = one_for_each("bias", bias, layers)
     declared = _checked_activations(activations, layers - 1, loss)
     x: Expression = network.input(sizes[0], missing=missing)
     inputs = x

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
-from liftednet.errors import DataError, DeclarationError
+from liftednet.errors import DataError
 from liftednet.layers.expression import SAMPLE_WEIGHTS, Input
 from liftednet.network import Label, Network
 from liftednet.samples import row_chunks
@@ -228,16 +228,6 @@ def unpacked_completion(tensors: Mapping[str, Tensor], network: Network) -> Comp
         if f"prior.{number}.mean" in tensors
     }
     return Completion(priors, _labels(network))
-
-
-def refuse_incomplete(network: Network, what: str) -> None:
-    """Raise `DeclarationError` where something needs inputs that are seen as they are."""
-    found = next((x for x in network.inputs if x.missing), None)
-    if found is not None:
-        raise DeclarationError(
-            f"{what} needs inputs that are seen as they are, and {found} is declared with "
-            "missing entries: call fit(X, y) on arrays."
-        )
 
 
 def completion_of(network: Network, data: Data) -> Completion:

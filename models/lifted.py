@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from liftednet import processes
 from liftednet.constraints import Constraint, RateConstraint
-from liftednet.errors import DataError, LiftedError, SolverError
+from liftednet.errors import DataError, DeclarationError, LiftedError, SolverError
 from liftednet.layers.expression import TIME
 from liftednet.samples import Weights
 
@@ -30,7 +30,7 @@ from .choice import Choice, choose, shape_of
 from .data import ArrayBatches, ArrayLike, Arrays, Data, Lengths, LoaderBatches, hold_out
 from .diagnosis import judge_targets, scale_hint, warn_of
 from .fingerprint import described_training, refuse_unlike
-from .incomplete import WHOLE, completion_of, refuse_incomplete
+from .incomplete import WHOLE, completion_of
 from .methods import COUNTED, Method
 from .methods.descent import FullBatch
 from .methods.gauss_newton import GaussNewton
@@ -154,12 +154,11 @@ class Lifted(Prepared):
                 others that these look alike.
         """
         if confidence is not None:
-            from .warranty import Asked, fit_with_warranty
+            from .warranty import fit_with_warranty
 
-            asked = Asked(confidence, held_out, strict)
             fit_with_warranty(
-                self, (X, y, lengths, sample_weight), constraints, asked, progress=progress,
-                on_step=on_step, checkpoint=checkpoint, resume=resume,
+                self, (X, y, lengths, sample_weight), constraints, confidence, held_out, strict,
+                progress=progress, on_step=on_step, checkpoint=checkpoint, resume=resume,
             )  # fmt: skip
             return self
         if strict:
@@ -321,7 +320,11 @@ class Lifted(Prepared):
             )
         if self.refit_output:
             raise DataError("refit_output needs all samples: give X and y as arrays.")
-        refuse_incomplete(self.network, "A DataLoader")
+        if missing := [x for x in self.network.inputs if x.missing]:
+            raise DeclarationError(
+                "A DataLoader needs inputs that are seen as they are, and "
+                f"{missing[0]} is declared with missing entries: call fit(X, y) on arrays."
+            )
         batches = LoaderBatches(
             loader, lambda X, y: self._checked_data(X, y, None, None, None, True)
         )
@@ -330,7 +333,8 @@ class Lifted(Prepared):
         raw = batches.first()
         judge_targets(structure, raw, whole=False)
         lipschitz = choice.lipschitz
-        standardization = self._standardization(raw, self.warm_start, lipschitz).of_a_part
+        standardization = self._standardization(raw, self.warm_start, lipschitz)
+        standardization = replace(standardization, still={})  # it may yet move in other batches
         first = standardization.of(raw)
         bounds = self._bounded(structure, standardization, lipschitz)
         weights = self._weights_to_begin_with(bounds, first, standardization, self.warm_start)

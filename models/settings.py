@@ -23,12 +23,12 @@ from liftednet.samples import Weights
 from liftednet.solvers import Solver, solver_names
 from liftednet.validation import (
     FLOATS,
-    is_number,
     require_count,
     require_device,
     require_flag,
     require_positive,
     require_seed,
+    require_share,
 )
 
 from .block import Structure
@@ -39,7 +39,6 @@ from .output import output_obstacle
 from .shapes import (
     interaction_penalties,
     refuse_not_input_convex,
-    refuse_unbounded,
     signed_penalties,
 )
 from .starts import Start, drawn_weights, given_weights, recurrent_layers
@@ -221,16 +220,19 @@ class Settings:
             if getattr(self, name) is not None:
                 require_count(name, getattr(self, name), 1)
         require_flag("early_stopping", self.early_stopping)
-        share = self.validation_fraction
-        if not is_number(share) or not 0 < share < 1:
-            raise DataError(f"validation_fraction must be a share in (0, 1), got {share!r}.")
+        require_share("validation_fraction", self.validation_fraction)
         require_count("n_iter_no_change", self.n_iter_no_change, 1)
 
     def _refuse_lipschitz(self, method: Method) -> None:
         assert self.lipschitz is not None  # asked before
         require_positive("lipschitz", self.lipschitz)
         _chain_sizes("lipschitz", self.network)
-        refuse_unbounded(self.network)
+        for state in self.network.states:
+            if state.activation.lipschitz is None:
+                raise DeclarationError(
+                    "lipschitz needs activations with a Lipschitz constant, and "
+                    f"{state.activation!r} has none."
+                )
         if isinstance(method, GaussNewton):
             raise DeclarationError(
                 "Gauss-Newton holds single entries alone, and lipschitz bounds spectral norms: use "
@@ -285,8 +287,7 @@ class Settings:
                 f"penalty takes the place of rho, and rho={self.rho!r} was given, too: say "
                 "penalty=... + SquaredFrobenius(...) for both, or rho=None."
             )
-        several = isinstance(given, Sequence) and not isinstance(given, str)
-        found: list[Any] = list(given) if several else [given] * layers  # type: ignore[arg-type]
+        found: tuple[Any, ...] = one_for_each("penalty", given, layers)
         for one in found:
             if not isinstance(one, Penalty):
                 hint = ""
@@ -298,9 +299,7 @@ class Settings:
                     f"a penalty must be one of liftednet.penalties, such as Nonnegative(); got "
                     f"{one!r}{hint}."
                 )
-        if len(found) != layers:
-            raise DataError(f"penalty needs one, or one for each of {layers}; got {len(found)}.")
-        return found
+        return list(found)
 
     def _rhos(self) -> Sequence[float]:
         """Return rho of each layer's weights, of (recurrent, output) where two are given."""
@@ -404,15 +403,26 @@ def feasible(weights: Sequence[Weights], penalties: Iterable[Penalty]) -> list[W
     ]
 
 
+def one_for_each(name: str, value: Any, layers: int) -> tuple[Any, ...]:
+    """Return a setting of each layer, where it is one for all, or has as many as there are.
+
+    Raises:
+        DataError: there are others.
+    """
+    several = isinstance(value, Sequence) and not isinstance(value, str)
+    found = tuple(value) if several else (value,) * layers
+    if len(found) != layers:
+        raise DataError(f"{name} needs one, or one for each of {layers}; got {value!r}.")
+    return found
+
+
 def each_layer(name: str, value: float | Sequence[float], layers: int) -> tuple[float, ...]:
     """Return a positive number for each layer, of one or of as many as there are.
 
     Raises:
         DataError: there are others, or one is not positive.
     """
-    values = tuple(value) if isinstance(value, Sequence) else (value,) * layers
-    if len(values) != layers:
-        raise DataError(f"{name} needs one number, or one for each of {layers}; got {value!r}.")
+    values = one_for_each(name, value, layers)
     for number in values:
         require_positive(name, number)
     if not layers:

@@ -279,16 +279,6 @@ def refuse_not_input_convex(network: Network) -> None:
     refuse_not_convex(state.activation for state in network.states)
 
 
-def refuse_unbounded(network: Network) -> None:
-    """Raise `DeclarationError` where an activation has no Lipschitz constant."""
-    for state in network.states:
-        if state.activation.lipschitz is None:
-            raise DeclarationError(
-                f"lipschitz needs activations with a Lipschitz constant, and {state.activation!r} "
-                "has none."
-            )
-
-
 def in_proportion(standardization: Standardization) -> Standardization:
     """Return the standardization with one scale for all features of an input.
 

@@ -105,11 +105,6 @@ class Standardization:
     still: Mapping[Input, Tensor] = field(default_factory=dict)
     _reach: dict[Any, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
-    @property
-    def of_a_part(self) -> Standardization:
-        """The same of data of which only a part was seen: what stood still may yet move."""
-        return replace(self, still={})
-
     def of(self, data: Data) -> Data:
         """Return data whose values are standardized, zero where sequences have ended."""
         if not self.moments:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from liftednet.errors import DataError, SolverError
 from liftednet.lazy import special
 from liftednet.sets.polyhedron import Array
 from liftednet.sets.rates import Comparison, RateConstraint, kinds_of, rate_limits
+from liftednet.validation import require_share
 
 from .constraint_report import HeldOut, Verdict, apart_of
 from .constraints import ScoredRows, loss_of, numbers, parted, refuse_unmet
@@ -48,8 +49,7 @@ def set_aside(
     Raises:
         DataError: the share is none, or a rate would be of no row on one of the sides.
     """
-    if not 0 < share < 1:
-        raise DataError(f"held_out must lie between 0 and 1, got {share}.")
+    require_share("held_out", share)
     found = [x for one in constraints for x in one.comparisons(labels, classes)]
     _, kinds = kinds_of(rate_limits(found, len(labels), classes), classes)
     order = torch.randperm(len(labels), generator=generator).numpy()
@@ -195,30 +195,9 @@ def _needed(means: list[float], rows: list[int], delta: float, room: float) -> i
     return found if found < _MANY else None
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What is asked of constraints on new rows.
-
-    Attributes:
-        confidence: of all of them together.
-        share: of the rows that is set aside.
-        strict: whether there is no model where one is not shown to hold.
-    """
-
-    confidence: float
-    share: float
-    strict: bool
-
-    def __post_init__(self) -> None:
-        """Refuse what is no share."""
-        if not 0 < self.confidence < 1:
-            raise DataError(
-                f"confidence must lie between 0 and 1, as in 0.95; got {self.confidence}."
-            )
-
-
 def fit_with_warranty(
-    model: Lifted, given: tuple[Any, Any, Any, Any], constraints: Sequence[Any], asked: Asked,
+    model: Lifted, given: tuple[Any, Any, Any, Any], constraints: Sequence[Any],
+    confidence: float, held_out: float, strict: bool,
     other: Callable[[tuple[Any, Any, Any], Sequence[Any], float], Lifted | None] | None = None,
     **others: Any,
 ) -> Lifted:  # fmt: skip
@@ -228,11 +207,14 @@ def fit_with_warranty(
         model: which is fitted.
         given: X, y, lengths and weights.
         constraints: on rates.
-        asked: of them.
+        confidence: of all of them together.
+        held_out: the share of the rows that is set aside.
+        strict: whether there is no model where one is not shown to hold.
         other: takes X, y and weights of the rows that train, constraints on them and standard
             errors of the margin, and returns another model in place of this, or None for this.
         **others: of `fit`.
     """
+    require_share("confidence", confidence)
     X, y, lengths, sample_weight = given
     if isinstance(X, DataLoader):
         raise DataError("confidence sets rows aside: give X and y as arrays, one row a sample.")
@@ -256,14 +238,14 @@ def fit_with_warranty(
             f"sequences have {len(labels)} labels. Give one for each sequence, or no confidence."
         )
     labels = ScoredRows(model.network, raw).of_samples(labels)
-    rows, aside = set_aside(rates, labels, classes, asked.share, model._generator())
+    rows, aside = set_aside(rates, labels, classes, held_out, model._generator())
     new = [one.taken(aside) for one in rates]
-    if asked.strict:
-        refuse_too_few(new, labels[aside], classes, asked.confidence)
+    if strict:
+        refuse_too_few(new, labels[aside], classes, confidence)
     parts = sample_weight, lengths
     weights, steps = (None if part is None else taken(part, rows) for part in parts)
     some, held = (taken(X, rows), taken(y, rows), weights), [one.taken(rows) for one in rates]
-    errors = errors_aside(asked.confidence, len(rates), asked.share)
+    errors = errors_aside(confidence, len(rates), held_out)
     if other is not None and (found_model := other(some, held, errors)) is not None:
         model, raw = found_model, found_model._data(X, y)
     else:
@@ -275,7 +257,7 @@ def fit_with_warranty(
     scores = model.scores(
         taken(X, aside), lengths=None if lengths is None else taken(lengths, aside)
     )
-    found = verdicts(new, labels[aside], scores, asked.confidence)
+    found = verdicts(new, labels[aside], scores, confidence)
     known = model._known
     assert known.report is not None  # of the constraints just held
     loss = loss_of(model, scores, known.standardization.of(raw.take(torch.from_numpy(aside))))
@@ -284,7 +266,7 @@ def fit_with_warranty(
         known.report, constraints=tuple(rates), held_out=HeldOut(aside, loss, found, apart)
     )
     model._fit = replace(known, report=report)
-    if asked.strict and not all(one.holds for one in found):
+    if strict and not all(one.holds for one in found):
         model._fit = None
         raise SolverError(f"no model is handed out:\n{report}")
     return model

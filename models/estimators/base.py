@@ -212,7 +212,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     ) -> Lifted:  # fmt: skip
         """Return such a model, or one without a choice of its size, judged on rows set aside."""
         from ..constraints import hold
-        from ..warranty import Asked, fit_with_warranty
+        from ..warranty import fit_with_warranty
 
         def other(some: tuple[Any, Any, Any], held: Any, errors: float) -> Lifted | None:
             free = {"constraints": (), "confidence": None}
@@ -225,12 +225,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             return model
 
         X, target, weights = data
-        asked = Asked(told["confidence"], told["held_out"], told["strict"])
+        asked = (told[name] for name in ("constraints", "confidence", "held_out", "strict"))
+        given = X, target, told.get("lengths"), weights
         return fit_with_warranty(
-            self._start(outputs), (X, target, told.get("lengths"), weights), told["constraints"],
-            asked, other,
-            progress=bool(self.verbose),
-        )  # fmt: skip
+            self._start(outputs), given, *asked, other=other, progress=bool(self.verbose)
+        )
 
     def _forward(self, X: Rows, lengths: Any = None) -> Rows:
         """Return the outputs by the feedforward rule, (samples, outputs)."""

@@ -127,7 +127,7 @@ def test_a_warm_start_goes_on():
         ({"verbose": "loud"}, DataError, "verbose.*loud"),
         ({"method": "full", "batch_size": 5}, DataError, "batch_size is for method='minibatch'"),
         ({"loss": "mse"}, DataError, "loss='mse'.*LiftedRegressor"),
-        ({"validation_fraction": 2.0, "early_stopping": True}, DataError, "share in"),
+        ({"validation_fraction": 2.0, "early_stopping": True}, DataError, "strictly between"),
     ],
 )
 def test_settings_are_refused_at_fit(settings, error, message):
