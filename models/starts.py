@@ -235,17 +235,14 @@ def given_weights(weights: Sequence[Weights], parameters: Sequence[Parameter]) -
     if len(given) != len(parameters):
         raise DataError(f"{len(parameters)} layers need as many start weights, got {len(given)}.")
     for number, (layer, parameter) in enumerate(zip(given, parameters, strict=True)):
-        if tuple(layer.matrix.shape) != parameter.shape:
-            raise DataError(
-                f"the start weight of layer {number} must have shape {parameter.shape}, got "
-                f"{tuple(layer.matrix.shape)}."
-            )
-        wanted = (parameter.shape[1],) if parameter.bias else None
-        found = None if layer.bias is None else tuple(layer.bias.shape)
-        if found != wanted:
-            raise DataError(
-                f"the start bias of layer {number} must have shape {wanted}, got {found}."
-            )
+        bias = (parameter.shape[1],) if parameter.bias else None
+        for name, part, wanted in (
+            ("weight", layer.matrix, parameter.shape), ("bias", layer.bias, bias),
+        ):  # fmt: skip
+            if (found := None if part is None else tuple(part.shape)) != wanted:
+                raise DataError(
+                    f"the start {name} of layer {number} must have shape {wanted}, got {found}."
+                )
         if not bool(layer.stacked().isfinite().all()):
             raise DataError(f"the start weights of layer {number} are NaN or infinite.")
     return given

@@ -100,9 +100,10 @@ def _of_graph(
                 "a network on sequences is read for a number of steps: give an example of them, "
                 "such as example=X[:2]."
             )
-        return Subject(network, _example(network, given), limits=tuple(_limits(structure, last)))
-    like = next(network.parameters()) if like is None else like
-    example = tuple(torch.zeros(2, *x.shape, dtype=like.dtype) for x in inputs)
+        example = _example(network, given)
+    else:
+        like = next(network.parameters()) if like is None else like
+        example = tuple(torch.zeros(2, *x.shape, dtype=like.dtype) for x in inputs)
     return Subject(network, example, limits=tuple(_limits(structure, last)))
 
 
@@ -146,13 +147,23 @@ def _example(module: nn.Module, example: Any) -> tuple[Tensor, ...]:
     like = next((x for x in module.parameters() if x.is_floating_point()), torch.empty(0))
     found = []
     for x in given:
-        tensor = as_tensor("the example of X", x).detach().cpu()
-        if tensor.ndim == 0 or len(tensor) == 0:
-            raise DataError(
-                f"the example must hold samples, such as X[:2]; got shape {tuple(tensor.shape)}."
-            )
+        tensor = samples_in(x).detach().cpu()
         found.append(tensor.to(like.dtype) if tensor.is_floating_point() else tensor)
     return tuple(found)
+
+
+def samples_in(x: Any) -> Tensor:
+    """Return a part of an example as a tensor.
+
+    Raises:
+        DataError: it holds no samples.
+    """
+    found = as_tensor("the example of X", x)
+    if found.ndim == 0 or len(found) == 0:
+        raise DataError(
+            f"the example must hold samples, such as X[:2]; got shape {tuple(found.shape)}."
+        )
+    return found
 
 
 def require_box(box: Any, inputs: int) -> tuple[Array, Array]:

@@ -309,17 +309,13 @@ class Walk:
             units = self.numbers(0.0 if plain == "zero" else args[1])
         elif self._precise(target) and all(x.dtype.is_floating_point for x in rest):
             rule = self.rules.get(plain)
-            call = Call(plain, args, kwargs, self.dtype, _functional(function))
+            apart: Any = getattr(torch.ops.aten, plain, None)
+            call = Call(plain, args, kwargs, self.dtype, apart)
             units = None if rule is None else rule(self, call)
         if not isinstance(units, Tensor):
             units = torch.tensor(self.lost(name))
         target.units.copy_(units)
         return target
-
-
-def _functional(function: Any) -> Any:
-    """Return the operator that does the same apart."""
-    return getattr(torch.ops.aten, function.overloadpacket.__name__.removesuffix("_"), None)
 
 
 def _shaped(x: Any, device: torch.device) -> Any:

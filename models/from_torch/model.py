@@ -32,6 +32,7 @@ from liftednet.samples import Weights
 from liftednet.validation import FLOATS, as_tensor
 
 from ..block import Structure
+from ..bounds.reading import samples_in
 from ..data import Data, pair_of, prepared
 from ..lifted import Lifted
 from ..methods import FullBatch, Minibatch
@@ -370,11 +371,7 @@ def _require_network(network: object) -> Tensor:
 
 
 def _as_samples(x: Any, like: Tensor) -> Tensor:
-    found = as_tensor("the example of X", x)
-    if found.ndim == 0 or len(found) == 0:
-        raise DataError(
-            f"the example must hold samples, such as X[:2]; got shape {tuple(found.shape)}."
-        )
+    found = samples_in(x)
     whole = not found.is_floating_point() and found.dtype is not torch.uint8  # places in a table
     found = found.to(like.device, found.dtype if whole else like.dtype)
     return torch.cat([found, found]) if len(found) == 1 else found.clone()
