@@ -225,11 +225,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             return model
 
         X, target, weights = data
-        asked = (told[name] for name in ("constraints", "confidence", "held_out", "strict"))
-        given = X, target, told.get("lengths"), weights
         return fit_with_warranty(
-            self._start(outputs), given, *asked, other=other, progress=bool(self.verbose)
-        )
+            self._start(outputs), (X, target, told.get("lengths"), weights), told["constraints"],
+            told["confidence"], told["held_out"], told["strict"], other,
+            progress=bool(self.verbose),
+        )  # fmt: skip
 
     def _forward(self, X: Rows, lengths: Any = None) -> Rows:
         """Return the outputs by the feedforward rule, (samples, outputs)."""
