@@ -12,7 +12,8 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from liftednet.errors import DataError, DeclarationError, NotFittedError, SolverError
+from liftednet import errors
+from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.losses import Loss
 from liftednet.samples import Weights
 from liftednet.validation import model_of, require_count
@@ -390,7 +391,9 @@ def global_path(
     require_count("number", number, 1)
     lifted = model_of(model)
     if not isinstance(lifted, Lifted) or lifted._known.data is None:
-        raise NotFittedError("a path goes over the data of a fit: call fit(X, y) on arrays before.")
+        raise errors.NotFittedError(
+            "a path goes over the data of a fit: call fit(X, y) on arrays before."
+        )
     if lifted._known.report is not None:
         raise DataError("a path is of fits without constraints on scores: leave constraints= out.")
     known, data, found = lifted._known, lifted._known.data, list[PathStep]()
