@@ -469,6 +469,21 @@ def rows_that_count(
     return *(x[mask] for x in beside), None if weights is None else weights[mask]
 
 
+def by_sample(
+    rows: Tensor, term: Term, values: Mapping[Variable, Any], last_only: frozenset[Label]
+) -> Tensor:
+    """Return what is beside a loss as (samples, outputs), of sequences (samples, steps, outputs).
+
+    Where they have one answer it is that of the last step.
+    """
+    if not term.argument.sequence:
+        return rows
+    if term.label not in last_only:
+        return rows.transpose(0, 1)
+    found: Tensor = values[TIME].longer(term.argument.initial_steps).at_end(rows)
+    return found
+
+
 def _beside_rows(movers: Sequence[LinearMap], like: Tensor, values: Tensor) -> Tensor:
     """Return values beside a target, (..., units), where the rows of inputs have theirs."""
     full = values.to(like).expand_as(like)

@@ -176,17 +176,11 @@ class ConstraintReport:
     __repr__ = __str__
 
 
-def broken(
-    constraints: Sequence[Constraint | RateConstraint], labels: Array | None, scores: Tensor
-) -> tuple[float, ...]:
-    """Return by how much each constraint is broken at most: rates as decisions are counted."""
-    found = []
-    for one in constraints:
-        if isinstance(one, RateConstraint):
-            found.append(one.violation(chances(scores) if one.soft else decided(scores), labels))
-        else:
-            found.append(one.violation(scores))
-    return tuple(found)
+def broken(one: Constraint | RateConstraint, labels: Array | None, scores: Tensor) -> float:
+    """Return by how much a constraint is broken at most: rates as decisions are counted."""
+    if not isinstance(one, RateConstraint):
+        return one.violation(scores)
+    return one.violation(chances(scores) if one.soft else decided(scores), labels)
 
 
 def apart_of(one: Any, labels: Array | None, scores: Tensor) -> Apart | None:

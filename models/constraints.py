@@ -498,12 +498,13 @@ def hold(
     scores = rows.scores(model.scores(X, lengths=lengths))
     known = rows.of_samples(numbers(model.network, data)[0])
     labels = known if decides(model.network) else None
-    bound = [x if isinstance(x, RateConstraint) else rows.bound([x])[0] for x in constraints]
+    bound = (x if isinstance(x, RateConstraint) else rows.bound([x])[0] for x in constraints)
+    violations = tuple(broken(one, labels, scores) for one in bound)
     moments = fitted.standardization.moments.get(term.label)  # of squares, or none
     unit = 1.0 if moments is None else float(moments.scale.square().mean())
     report = ConstraintReport(
-        tuple(constraints), broken(bound, labels, scores), tuple(unit * dual for dual in duals),
-        unit * objective, unit * gap, residual, solver, loss_of(model, scores, data),
+        tuple(constraints), violations, tuple(unit * dual for dual in duals), unit * objective,
+        unit * gap, residual, solver, loss_of(model, scores, data),
         tuple(apart_of(one, labels, scores) for one in constraints),
         steps=rows._lengths is not None,
     )  # fmt: skip

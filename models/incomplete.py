@@ -115,53 +115,43 @@ def fit_factors(rows: Tensor, rank: int, weights: Tensor | None = None) -> Facto
     rows = rows.double()
     seen = rows.isfinite()
     counts = seen.double() if weights is None else seen * weights.double()[:, None]
-    data = _Rows(rows.nan_to_num(), seen, counts, counts.sum(0))
-    mean = (counts * data.rows).sum(0) / data.mass
-    away = counts.sqrt() * (data.rows - mean)
-    variance = away.square().sum(0) / data.mass
+    rows, mass = rows.nan_to_num(), counts.sum(0)
+    mean = (counts * rows).sum(0) / mass
+    away = counts.sqrt() * (rows - mean)
+    variance = away.square().sum(0) / mass
     varies = variance > _SAME * mean.square()
     unit = variance.sqrt().where(varies, torch.inf)
-    together = (away / unit).T @ (away / unit) / data.mass.max()
+    together = (away / unit).T @ (away / unit) / mass.max()
     values, vectors = torch.linalg.eigh(together)
     loadings = (vectors[:, -rank:] * values[-rank:].clamp(min=0).sqrt()).T
     loadings = loadings * unit.where(varies, 0.0)
     least = _LEAST * variance * varies
     found = Factors(mean, loadings, variance / 2 * varies)
     for _ in range(_SWEEPS):
-        found = _improved(found, data, least)
+        found = _improved(found, rows, seen, counts, least)
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """Rows, 0 where nothing is seen; where something is, and how often it counts."""
-
-    rows: Tensor
-    seen: Tensor
-    counts: Tensor
-    mass: Tensor
-
-
-def _improved(known: Factors, data: _Rows, least: Tensor) -> Factors:
+def _improved(known: Factors, rows: Tensor, seen: Tensor, counts: Tensor, least: Tensor) -> Factors:
     """Return the regression of every column on the factors, where it is seen."""
     rank, columns = known.loadings.shape
-    gram = data.counts.new_zeros(columns, (rank + 1) ** 2)
-    cross = data.counts.new_zeros(columns, rank + 1)
-    for part in row_chunks(len(data.rows), (rank + 1) ** 2, data.rows.device):
-        seen, counts = data.seen[part], data.counts[part]
-        z, root = known.scores(seen, (data.rows[part] - known.mean).where(seen, 0.0))
+    gram = counts.new_zeros(columns, (rank + 1) ** 2)
+    cross = counts.new_zeros(columns, rank + 1)
+    for part in row_chunks(len(rows), (rank + 1) ** 2, rows.device):
+        here, some, x = seen[part], counts[part], rows[part]
+        z, root = known.scores(here, (x - known.mean).where(here, 0.0))
         z = torch.nn.functional.pad(z, (0, 1), value=1.0)
         second = z[:, :, None] * z[:, None]
         second[:, :rank, :rank] += root @ root.mT
-        gram += counts.T @ second.flatten(1)
-        cross += (counts * data.rows[part]).T @ z
+        gram += some.T @ second.flatten(1)
+        cross += (some * x).T @ z
     systems = gram.unflatten(1, (rank + 1, rank + 1))
     pulled = systems.clone()
     pulled.diagonal(dim1=1, dim2=2)[:, :rank] += _PULL * columns
     found = torch.linalg.solve(pulled, cross)
-    squares = (data.counts * data.rows.square()).sum(0) - 2 * (found * cross).sum(1)
+    squares = (counts * rows.square()).sum(0) - 2 * (found * cross).sum(1)
     squares += torch.einsum("pi,pij,pj->p", found, systems, found)
-    own = torch.maximum(squares / data.mass, least) * (least > 0)
+    own = torch.maximum(squares / counts.sum(0), least) * (least > 0)
     loadings = found[:, :rank].T * (least > 0)
     return Factors(found[:, rank], loadings.contiguous(), own)
 

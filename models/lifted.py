@@ -184,7 +184,7 @@ class Lifted(Prepared):
             given, search = (X, y, lengths, sample_weight), None
             if constraints and not isinstance(X, DataLoader):
                 from .constraints import refuse_unmet
-                from .held_out_rho import searched
+                from .warranty import searched
 
                 refuse_unmet(self.network, constraints, self._data(*given))
                 search = searched(self, choice, constraints, given)

@@ -13,13 +13,13 @@ from torch import Tensor
 from liftednet import errors, processes
 from liftednet.activation import Activation
 from liftednet.errors import DataError
-from liftednet.layers.expression import TIME, value_of
-from liftednet.network import Label, Term
+from liftednet.layers.expression import value_of
+from liftednet.network import Label
 from liftednet.problems import Fit
 from liftednet.samples import Weights
 from liftednet.solvers import solve
 
-from .block import Blocks, Structure
+from .block import Blocks, Structure, by_sample
 from .data import Arrays, Data, Lengths, prepared
 from .forward_pass import refuse_overflow
 from .incomplete import WHOLE, Completion
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from liftednet.solvers.gauss_newton.laplace import Laplace
 
     from .constraint_report import ConstraintReport
-
-Outputs = Tensor | tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,20 +332,19 @@ class Predictor(Settings):
                 continue
             output = value_of(term.argument, values)
             output = term.activation.forward(output) if activated else output
-            found.append(_by_sample(standardization.answer(term, output), term, data))
+            answer = standardization.answer(term, output)
+            found.append(by_sample(answer, term, data.values, data.last_only))
         refuse_overflow(found)
         return found[0] if len(found) == 1 else tuple(found)
 
     def predict(self, X: Arrays, *, lengths: Lengths = None) -> Any:
         """Return labels (samples,), or outputs for a regression, by the feedforward rule."""
-        return self._decoded(self.forward(X, lengths=lengths))
-
-    def _decoded(self, outputs: Outputs) -> Any:
+        outputs, found = self.forward(X, lengths=lengths), list[Tensor]()
         each = outputs if isinstance(outputs, tuple) else (outputs,)
-        found = tuple(
-            _decode(term, output) for term, output in zip(self.network.terms, each, strict=True)
-        )
-        return found[0] if len(found) == 1 else found
+        for term, output in zip(self.network.terms, each, strict=True):
+            flat = term.loss.decode(output.flatten(0, -2))
+            found.append(flat.reshape(*output.shape[:-1], *flat.shape[1:]))
+        return found[0] if len(found) == 1 else tuple(found)
 
     def predict_proba(self, X: Arrays, *, lengths: Lengths = None) -> Any:
         """Return class probabilities, (samples, outputs), by the feedforward rule.
@@ -361,18 +358,3 @@ class Predictor(Settings):
                     f"{type(term.loss).__name__} gives no probabilities; use predict or forward."
                 )
         return self.forward(X, lengths=lengths)
-
-
-def _by_sample(output: Tensor, term: Term, data: Data) -> Tensor:
-    """Return outputs of sequences as (samples, steps, outputs), or those of the last steps."""
-    if not term.argument.sequence:
-        return output
-    if term.label not in data.last_only:
-        return output.transpose(0, 1)
-    found: Tensor = data.values[TIME].at_end(output)
-    return found
-
-
-def _decode(term: Term, output: Tensor) -> Tensor:
-    flat = term.loss.decode(output.flatten(0, -2))
-    return flat.reshape(*output.shape[:-1], *flat.shape[1:])

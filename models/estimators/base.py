@@ -190,7 +190,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     ) -> Lifted | None:
         """Return such a model brought under constraints, which are refused before any training."""
         from ..constraints import hold, refuse_unmet
-        from ..held_out_rho import HeldOutRho
+        from ..warranty import HeldOutRho
 
         first, given = self._start(outputs), (*data[:2], None, data[2])
         refuse_unmet(first.network, held, first._data(*data[:2]))

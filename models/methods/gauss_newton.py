@@ -32,7 +32,7 @@ from liftednet.network import weighed_in
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.validation import require_count, require_flag, require_positive
 
-from ..block import Blocks, Structure
+from ..block import Blocks, Structure, by_sample
 from ..diagnosis import judge_copies
 from ..forward_pass import Values
 from ..trace import Ending, Memory, Problem, Step, Steps
@@ -329,7 +329,7 @@ def _targets(blocks: Blocks) -> list[Target]:
         if term.label not in blocks.values:
             continue
         mask = blocks.mask(term.label, term.argument)
-        y = _by_sample(blocks.values[term.label], term, blocks.values, blocks.last_only)
+        y = _rows_by_sample(blocks.values[term.label], term, blocks.values, blocks.last_only)
         if mask is None or term.label in blocks.last_only:
             mask = y.new_ones(y.shape[1::-1], dtype=torch.bool)
         weights = blocks.values.get(SAMPLE_WEIGHTS)
@@ -342,14 +342,12 @@ def _targets(blocks: Blocks) -> list[Target]:
     return found
 
 
-def _by_sample(rows: Tensor, term: Term, values: Values, last_only: frozenset[Label]) -> Tensor:
+def _rows_by_sample(
+    rows: Tensor, term: Term, values: Values, last_only: frozenset[Label]
+) -> Tensor:
     """Return what is beside a loss as (samples, rows, outputs), of last steps alone if it is."""
-    if not term.argument.sequence:
-        return rows.unsqueeze(1)
-    if term.label not in last_only:
-        return rows.transpose(0, 1)
-    timeline: Timeline = values[TIME].longer(term.argument.initial_steps)
-    return timeline.at_end(rows).unsqueeze(1)
+    found = by_sample(rows, term, values, last_only)
+    return found.unsqueeze(1) if found.ndim == 2 else found
 
 
 def _weighed(structure: Structure) -> list[Applied]:
@@ -453,5 +451,5 @@ class _Function:
         outputs = []
         for term in self._structure.network.terms:
             u = value_of(term.argument, passed, known)
-            outputs.append(_by_sample(u, term, passed, self.last_only))
+            outputs.append(_rows_by_sample(u, term, passed, self.last_only))
         return tuple(outputs)

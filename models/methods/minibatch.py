@@ -14,7 +14,7 @@ from torch import Tensor
 from liftednet import processes
 from liftednet.errors import DeclarationError, SolverError
 from liftednet.layers.expression import Applied, arguments_of
-from liftednet.layers.modules import RunningStatistics, running_statistics
+from liftednet.layers.modules import running_statistics
 from liftednet.penalties import Penalty
 from liftednet.samples import Weights
 from liftednet.solvers.layer_metric import LayerMetric, slope_of
@@ -219,7 +219,12 @@ class BatchSteps:
             for p in structure.parameters
         ]
         self.statistics = running_statistics(x.layer for x in structure.network.layers())
-        _refuse_statistics_of_parts(self.statistics)
+        if self.statistics and processes.size() > 1:
+            raise DeclarationError(
+                "BatchNorm takes the statistics of a batch, of which each of the "
+                f"{processes.size()} processes has a part: put the network in eval mode, or "
+                "normalize by samples (LayerNorm, GroupNorm)."
+            )
         self._taken, self.samples, self._looked = 0, 0, -1
         self._unread: list[tuple[int, float, Tensor]] = []
         self._graphs: StepGraphs | None = None
@@ -459,16 +464,6 @@ class BatchSteps:
 
 def _joined(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def _refuse_statistics_of_parts(statistics: Sequence[RunningStatistics]) -> None:
-    """Raise `DeclarationError` where several processes would normalize each its part of a batch."""
-    if statistics and processes.size() > 1:
-        raise DeclarationError(
-            f"BatchNorm takes the statistics of a batch, of which each of the {processes.size()} "
-            "processes has a part: put the network in eval mode, or normalize by samples "
-            "(LayerNorm, GroupNorm)."
-        )
 
 
 def _copied(layer: Weights) -> Weights:
