@@ -25,8 +25,7 @@ from liftednet.layers.expression import (
     arguments_of,
     value_of,
 )
-from liftednet.layers.join import Concatenation
-from liftednet.layers.time import Delay, Timeline
+from liftednet.layers.time import Timeline
 from liftednet.losses import Likelihood
 from liftednet.network import weighed_in
 from liftednet.penalties import Penalty, SquaredFrobenius
@@ -35,6 +34,7 @@ from liftednet.validation import require_count, require_flag, require_positive
 from ..block import Blocks, Structure, by_sample
 from ..diagnosis import judge_copies
 from ..forward_pass import Values
+from ..starts import recurrent_layers
 from ..trace import Ending, Memory, Problem, Step, Steps
 
 # The steps themselves are imported by the first fit that takes them.
@@ -397,27 +397,19 @@ class _Function:
 
         It acts unit by unit, and the read-out has the loss.
         """
-        states, terms = self._structure.states, self._structure.network.terms
-        if len(states) != 1 or len(terms) != 1 or not states[0].activation.per_unit:
+        network, states = self._structure.network, self._structure.states
+        arguments = [*(x.argument for x in states), *(x.argument for x in network.terms)]
+        if len(recurrent_layers(network)) != 1 or len(arguments) != 2:
             return None
-        (state,), (term,) = states, terms
-        match state.argument, term.argument:
-            case (
-                Applied(
-                    layer=Dense(bias=True),
-                    arguments=(
-                        Applied(
-                            layer=Concatenation(),
-                            arguments=(Applied(layer=Delay(), arguments=(before,)), inputs),
-                        ),
-                    ),
-                    weights=cell,
-                ),
-                Applied(layer=Dense(bias=True), arguments=(below,), weights=readout),
-            ) if before is below is state:
-                alone = [inputs] == self._inputs and [cell, readout] == self._parameters
-                return self._structure.held(state).activation if alone else None
-        return None
+        (state,), (own, readout) = states, arguments
+        below: Any = own.arguments[0]  # h_(t-1) and what is beside it
+        read = isinstance(readout, Applied) and isinstance(readout.layer, Dense)
+        if not read or readout.arguments != (state,) or not state.activation.per_unit:
+            return None
+        biased = own.layer.bias and readout.layer.bias
+        alone = [*below.arguments[1:]] == self._inputs
+        alone = alone and [own.weights, readout.weights] == self._parameters
+        return self._structure.held(state).activation if biased and alone else None
 
     def layers(
         self, weights: tuple[Tensor, ...], data: tuple[Tensor, ...]
