@@ -253,11 +253,6 @@ class Blocks:
         """Go back to what `memory` has returned."""
         self.restore(recalled(self.snapshot(), memory["point"]))
 
-    def recall_states(self, memory: Memory) -> None:
-        """Take the states that `memory` has returned, with the weights that are there."""
-        point = memory["point"][: len(self.structure.states)]
-        self.values.update(recalled(self.structure.states, point))
-
     def extrapolate(self, previous: Values, factor: float) -> None:
         """Go from the current point x to x + factor (x - previous), inside the domains."""
         for state in self.structure.states:

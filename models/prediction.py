@@ -27,7 +27,7 @@ from .methods import Method
 from .methods.descent import largest_residual
 from .settings import Settings
 from .standardization import RAW, Standardization
-from .trace import Ending, Memory, Problem, Trace
+from .trace import Ending, Problem, Trace
 
 if TYPE_CHECKING:
     from liftednet.solvers.gauss_newton.laplace import Laplace
@@ -78,11 +78,6 @@ class Fitted:
         """The weights of the same network on raw data, or None where there are none."""
         penalties = self.structure.penalties
         return self.standardization.folded(self.structure.network, self.weights, penalties)
-
-    def memory(self, data: Data) -> Memory | None:
-        """Return what a warm start on data goes on from, where they are the same."""
-        same = self.data is not None and self.data.equal(data)
-        return self.blocks.memory() if same and self.blocks is not None else None
 
 
 class Predictor(Settings):

@@ -193,9 +193,11 @@ class Prepared(Predictor):
         if choice.before is not None and before is None:
             weights = self._after_batches(choice.before, structure, data, weights)
         blocks = self._blocks_at(structure, data, weights)
-        known = None if before is None or together else before.memory(data)
-        if known is not None:
-            blocks.recall_states(known)
+        if before is None or together or before.blocks is None or before.data is None:
+            return blocks
+        if before.data.equal(data):
+            states = {state: before.blocks.values[state] for state in structure.states}
+            blocks.values.update(states)
         return blocks
 
     def _after_batches(
