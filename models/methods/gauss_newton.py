@@ -398,11 +398,12 @@ class _Function:
         It acts unit by unit, and the read-out has the loss.
         """
         network, states = self._structure.network, self._structure.states
-        arguments = [*(x.argument for x in states), *(x.argument for x in network.terms)]
+        arguments: list[Any] = [x.argument for x in states]
+        arguments += [x.argument for x in network.terms]
         if len(recurrent_layers(network)) != 1 or len(arguments) != 2:
             return None
         (state,), (own, readout) = states, arguments
-        below: Any = own.arguments[0]  # h_(t-1) and what is beside it
+        below = own.arguments[0]  # h_(t-1) and what is beside it
         read = isinstance(readout, Applied) and isinstance(readout.layer, Dense)
         if not read or readout.arguments != (state,) or not state.activation.per_unit:
             return None
