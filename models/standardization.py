@@ -103,7 +103,6 @@ class Standardization:
 
     moments: Mapping[Input | Label, Moments] = field(default_factory=dict)
     still: Mapping[Input, Tensor] = field(default_factory=dict)
-    _reach: dict[Any, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     def of(self, data: Data) -> Data:
         """Return data whose values are standardized, zero where sequences have ended."""
@@ -134,18 +133,10 @@ class Standardization:
         still = self.still.get(variable) if isinstance(variable, Input) else None
         if still is None:
             return found
-        key = variable, found.dtype, found.device
-        if key not in self._reach:  # of all batches, since a step on few units is as short as this
-            with torch.inference_mode(False):  # or no later pass could go backward
-                known, columns = self.moments[variable].to(found), still.to(found.device)
-                columns = columns & (known.center != 0)  # what is 0 comes out as 0
-                reach = _rounding(found) * known.center.abs() / known.scale
-                self._reach[key] = columns.nonzero().flatten(), reach[columns]
-        columns, reach = self._reach[key]
-        if not len(columns):
-            return found
-        left = found.index_select(-1, columns)
-        return found.index_copy_(-1, columns, left.masked_fill(left.abs() <= reach, 0.0))
+        known = self.moments[variable].to(found)
+        reach = _rounding(found) * known.center.abs() / known.scale
+        reach = reach.where(still.to(found.device), -1.0)
+        return found.masked_fill_(found.abs() <= reach, 0.0)
 
     def later(self, data: Data) -> Data:
         """Return the same without a copy: samples are standardized as they are taken."""
