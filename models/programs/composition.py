@@ -146,7 +146,7 @@ class Composition:
     def gradient(self, x: Array, direction: Array) -> Array:
         """Return the gradient of <direction, y> in x, (samples, inputs); of kinks that of one side.
 
-        There are no windows in the network (`boxes.kinked`).
+        There are no windows in the network (`halving.kinked`).
 
         Args:
             x: (samples, inputs).
