@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -139,6 +140,7 @@ class Blocks:
         """Take data and weights; states that are not among the values come from a forward pass."""
         self.structure, self.last_only = structure, last_only
         self.values = dict(values)
+        self._designs: dict[Parameter, Design] = {}
         if any(state not in values for state in structure.states):
             self.pass_forward()
 
@@ -169,6 +171,12 @@ class Blocks:
     def mask(self, target: State | Label, argument: Expression) -> Tensor | None:
         """Return (steps, samples) booleans, the steps that count; None where all rows do."""
         return counted(self.values, self.last_only, target, argument)
+
+    def of_own_samples(self) -> Blocks:
+        """Return the problem without sums over the samples of other processes."""
+        own = copy(self)
+        own._designs = {}
+        return own
 
     # The objective.
 
@@ -394,12 +402,14 @@ class Blocks:
             if parameter in edge.argument.variables
         ]
         penalty = self.structure.penalties[parameter]
-        if len(parts) == 1 and (fit := self._rows_fit(*parts[0], penalty)) is not None:
+        if len(parts) == 1 and (fit := self._rows_fit(parameter, *parts[0], penalty)) is not None:
             return fit
         block = PenalizedWeights(penalty, self.values[parameter])
         return BlockFit(block, None, tuple(self._link(edge, part) for edge, part in parts))
 
-    def _rows_fit(self, edge: Edge, part: Affine, penalty: Penalty) -> WeightFit | None:
+    def _rows_fit(
+        self, parameter: Parameter, edge: Edge, part: Affine, penalty: Penalty
+    ) -> WeightFit | None:
         """Return the fit of weights that see rows of inputs, or None where they do not."""
         *movers, rows = chain(part.map)
         target = self.values[edge.target]
@@ -412,9 +422,26 @@ class Blocks:
         places = None if mask is None else (beside(mask.unsqueeze(-1))[:, 0] > 0).nonzero()[:, 0]
         weighed = None if weights is None else _at(places, beside(weights.unsqueeze(-1)))[:, 0]
         offset = None if part.offset is None else _at(places, beside(part.offset))
-        design = Design(_at(places, rows.design.inputs), rows.design.bias, weighed)
+        design = self._design(parameter, edge, rows.design, places, weighed)
         target = _at(places, beside(target))
         return WeightFit(edge.divergence, design, target, penalty, edge.lam, offset)
+
+    def _design(
+        self,
+        parameter: Parameter,
+        edge: Edge,
+        design: Design,
+        places: Tensor | None,
+        weights: Tensor | None,
+    ) -> Design:
+        """Return the rows that count; those of the data alone are made, and summed, once."""
+        fixed = not any(isinstance(x, State) for x in _seen_by(edge.argument, parameter))
+        if fixed and parameter in self._designs:
+            return self._designs[parameter]
+        design = Design(_at(places, design.inputs), design.bias, weights)
+        if fixed:
+            self._designs[parameter] = design
+        return design
 
 
 def remembered(point: Values) -> list[Any]:
@@ -477,6 +504,17 @@ def by_sample(
         return rows.transpose(0, 1)
     found: Tensor = values[TIME].longer(term.argument.initial_steps).at_end(rows)
     return found
+
+
+def _seen_by(expression: Expression, parameter: Parameter) -> frozenset[Variable]:
+    """Return the variables that a layer's weights see."""
+    assert isinstance(expression, Applied)  # the weights stand in it
+    if expression.weights is parameter:
+        return frozenset().union(*(x.variables for x in expression.arguments))
+    inside = [
+        x for x in expression.arguments if isinstance(x, Expression) and parameter in x.variables
+    ]
+    return _seen_by(inside[0], parameter)
 
 
 def _beside_rows(movers: Sequence[LinearMap], like: Tensor, values: Tensor) -> Tensor:

@@ -182,7 +182,7 @@ class Predictor(Settings):
             DataError: there is no such block.
             NotFittedError: there are no weights, or no data.
         """
-        point = self._blocks
+        point = self._blocks.of_own_samples() if self._known.distributed else self._blocks
         blocks = {block.name: block for block in point.sweep()}
         if name not in blocks:
             raise DataError(f"there is no block {name!r}; there are {', '.join(blocks)}.")
