@@ -12,7 +12,7 @@ from torch import Tensor
 
 from liftednet import Network
 from liftednet.activations import ReLU, Tanh
-from liftednet.layers import Layer, apply, concatenate, convolution, delay, dense, reverse
+from liftednet.layers import Layer, apply, concatenate, convolution, dense
 from liftednet.losses import CrossEntropy
 from liftednet.models import FullBatch, Lifted, Minibatch
 from tests.models.registry import BY_NAME
@@ -67,13 +67,7 @@ def own_layer() -> Network:
 
 
 def both_directions() -> Network:
-    network = Network()
-    x = network.input(2, sequence=True)
-    h, g = (network.state(Tanh(), units=3) for _ in range(2))
-    h.of(dense(concatenate(delay(h), x), 3))
-    g.of(dense(concatenate(delay(g), reverse(x)), 3))
-    network.loss(CrossEntropy(), dense(concatenate(h, reverse(g)), 3))
-    return network
+    return BY_NAME["both directions"].model("tight", "full").network
 
 
 _OF_THE_REGISTRY = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
@@ -10,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from liftednet.losses import CrossEntropy, Loss
 from liftednet.models import FullBatch, Lifted, LiftedMLP
 from liftednet.models.data import Data
 from liftednet.models.methods.minibatch import BatchSteps
@@ -27,22 +27,11 @@ def labeled(samples: int = 30, features: int = 4, classes: int = 3) -> tuple[Ten
     return x, y
 
 
-def targets_for(loss: Loss, labels: Tensor, outputs: int) -> Tensor:
-    """Return targets of the kind that a loss takes, from labels."""
-    one_hot = torch.nn.functional.one_hot(labels, outputs).double()
-    return labels if isinstance(loss, CrossEntropy) else one_hot
-
-
 def full(sizes: tuple[int, ...], *args: Any, **options: Any) -> LiftedMLP:
     """Return a network to train on all samples, with numbers of `FullBatch` among the options."""
     numbers = {f.name: options.pop(f.name) for f in fields(FullBatch) if f.name in options}
     how = {"standardize": False, "rho": 1e-3, **options}
     return LiftedMLP(sizes, *args, method=FullBatch(**numbers), **how)
-
-
-def fitted(x: Tensor, y: Tensor, sizes: tuple[int, ...] = (4, 5, 3), **options: Any) -> LiftedMLP:
-    """Return a network that was fitted on all samples."""
-    return full(sizes, **options).fit(x, y)
 
 
 def trace_of(model: Lifted) -> Trace:
@@ -68,6 +57,14 @@ def gradients(steps: BatchSteps, batch: Data) -> list[Weights]:
     _, slopes, _ = found.of(batch, steps.weights, found.counts(batch), 1.0)
     parts = zip(slopes, steps._metrics, steps.weights, strict=True)
     return [Weights(*slope.centered(metric, layer, 0.0)) for slope, metric, layer in parts]
+
+
+def told(call: Callable[..., Any], *given: Any, **named: Any) -> list[str]:
+    """Return the texts of all warnings of a call."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call(*given, **named)
+    return [str(one.message) for one in caught]
 
 
 def refuses(error: Any, words: str | list[str], call: Callable[..., Any], *given, **named) -> None:

@@ -17,21 +17,16 @@ from tests.models.registry import LABELS, LENGTHS, RHO, STEP_LABELS, Graph
 
 def forward_map(activation: Any, u: Tensor) -> Tensor:
     """Return phi(u), (..., units)."""
-    match type(activation).__name__:
-        case "Clipped":
-            return u.clamp(-1, 1)
-        case "Identity":
-            return u
-        case "SimplexProjection":
-            return _on_the_simplex(u)
-        case name:
-            maps: dict[str, Callable[[Tensor], Tensor]] = {
-                "ReLU": functional.relu,
-                "Sigmoid": torch.sigmoid,
-                "Tanh": torch.tanh,
-                "Softplus": functional.softplus,
-            }
-            return maps[name](u)
+    maps: dict[str, Callable[[Tensor], Tensor]] = {
+        "Clipped": lambda u: u.clamp(-1, 1),
+        "Identity": lambda u: u,
+        "ReLU": functional.relu,
+        "Sigmoid": torch.sigmoid,
+        "SimplexProjection": _on_the_simplex,
+        "Softplus": functional.softplus,
+        "Tanh": torch.tanh,
+    }
+    return maps[type(activation).__name__](u)
 
 
 def _on_the_simplex(u: Tensor) -> Tensor:
@@ -127,17 +122,20 @@ def _losses(graph: Graph, model: Lifted, states: list[Tensor], above: list[Tenso
     total = 0.0
     first = len(above) - len(model.network.terms)
     for term, u, y in zip(model.network.terms, above[first:], _targets(graph), strict=True):
-        match type(term.loss).__name__:
-            case "CrossEntropy":
-                rows = -(u.log_softmax(-1) * y).sum(-1)
-            case "SquaredError":
-                rows = (u - y).square().sum(-1) / 2
-            case "BinaryCrossEntropy":
-                rows = (functional.softplus(u) - u * y).sum(-1)
-            case _:
-                rows = -torch.xlogy(y, states[-1]).sum(-1)
+        rows = _LOSSES[type(term.loss).__name__][0](u, y, states[-1]).sum(-1)
         total += term.weight * float(rows[_counted(graph, u)].sum())
     return total
+
+
+# Of every loss its value, entry by entry, and its answers, by pre-activations, targets and states.
+_LOSSES: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
+    "CrossEntropy": (lambda u, y, z: -u.log_softmax(-1) * y, lambda u, z: u.softmax(-1)),
+    "SquaredError": (lambda u, y, z: (u - y).square() / 2, lambda u, z: u),
+    "BinaryCrossEntropy": (
+        lambda u, y, z: functional.softplus(u) - u * y, lambda u, z: u.sigmoid(),
+    ),
+    "SimplexCrossEntropy": (lambda u, y, z: -torch.xlogy(y, z), lambda u, z: z),
+}  # fmt: skip
 
 
 def passed(graph: Graph, model: Lifted) -> tuple[list[Tensor], list[Tensor]]:
@@ -161,14 +159,6 @@ def outputs(graph: Graph, model: Lifted) -> list[Tensor]:
     found = []
     first = len(above) - len(model.network.terms)
     for term, u in zip(model.network.terms, above[first:], strict=True):
-        match type(term.loss).__name__:
-            case "CrossEntropy":
-                answer = u.softmax(-1)
-            case "BinaryCrossEntropy":
-                answer = u.sigmoid()
-            case "SquaredError":
-                answer = u
-            case _:
-                answer = states[-1]
+        answer = _LOSSES[type(term.loss).__name__][1](u, states[-1])
         found.append(answer.transpose(0, 1) if answer.ndim == 3 else answer)
     return found

@@ -72,9 +72,13 @@ class Graph:
     refused: tuple[tuple[str, str, str], ...] = ()
     build: Callable[..., Lifted] | None = None
 
-    def model(self, coupling: str, method: str, **options: Any) -> Lifted:
-        """Return a model to train."""
-        given = {"method": METHODS[method], "divergence": coupling, "dtype": torch.float64}
+    def model(self, coupling: str, method: Any, **options: Any) -> Lifted:
+        """Return a model to train by a method, or one of a name."""
+        given = {
+            "method": METHODS.get(method, method),
+            "divergence": coupling,
+            "dtype": torch.float64,
+        }
         if self.build is not None:
             return self.build(**{**given, **options})
         return Lifted(
@@ -192,7 +196,7 @@ def _gated_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
 
 
 def _simplex_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
-    first, last = _one_hidden_above(x, z, w)
+    first, last = _chain_above(x, z[:1], w)
     return [first, last, last]  # of the output states, and of their loss
 
 
@@ -202,10 +206,6 @@ def _simplex() -> Network:
     h = network.state(ReLU(), dense(x, 5))
     network.loss(SimplexCrossEntropy(), dense(h, 3))
     return network
-
-
-def _one_hidden_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
-    return [x @ w[0].matrix + w[0].bias, z[0] @ w[1].matrix + w[1].bias]
 
 
 def _bounded() -> Network:
@@ -267,8 +267,8 @@ GRAPHS = (
           _JOINT, _both_directions),
     Graph("gated", _gated, SEQUENCES, STEP_LABELS, _gated_above, refused=_JOINT),
     Graph("output states", _simplex, ROWS, LABELS, _simplex_above, refused=_OUTPUT_STATES),
-    Graph("bounded states", _bounded, ROWS, LABELS, _one_hidden_above, refused=_BOUNDS),
-    Graph("binary labels", _binary, ROWS, CLASSES, _one_hidden_above),
+    Graph("bounded states", _bounded, ROWS, LABELS, _chain_above, refused=_BOUNDS),
+    Graph("binary labels", _binary, ROWS, CLASSES, _chain_above),
 )  # fmt: skip
 
 BY_NAME = {graph.name: graph for graph in GRAPHS}

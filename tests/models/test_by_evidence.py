@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
@@ -16,7 +14,7 @@ from liftednet import LiftedClassifier, LiftedRegressor
 from liftednet.errors import DataError
 from liftednet.models import LiftedMLP, by_evidence
 from liftednet.models.by_evidence import Size
-from tests.models.networks import trace_of
+from tests.models.networks import refuses, trace_of
 
 
 def linear(samples: int, noise: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -49,8 +47,7 @@ def test_data_with_interactions_get_more_units_and_beat_a_linear_model() -> None
     assert ours > ridge.score(x[300:], y[300:]) + 0.1  # .95 of at most .96, and .74
 
 
-def test_sizes_that_would_take_long_are_told_and_not_tried(monkeypatch) -> None:
-    draw = np.random.default_rng(0)
+def test_sizes_that_would_take_long_are_told_and_not_tried(monkeypatch, draw) -> None:
     x = draw.uniform(-2, 2, (200, 2))
     y = np.sin(3 * x[:, 0]) * np.cos(2 * x[:, 1]) + 0.1 * draw.normal(size=200)
     monkeypatch.setattr(by_evidence, "_MOST_WORK", 5e6)  # of 195^2 395 with 48 units
@@ -65,8 +62,7 @@ def test_sizes_that_would_take_long_are_told_and_not_tried(monkeypatch) -> None:
 def test_the_evidence_of_the_linear_part_is_the_density_of_the_targets() -> None:
     """With no units left y is N(0, s I + X Q Q' X') in closed form; the constant has no prior."""
     x, y = linear(60, 0.5)
-    with pytest.raises(NotFittedError, match="fit"):
-        LiftedRegressor().log_evidence_  # noqa: B018
+    refuses(NotFittedError, "fit", getattr, LiftedRegressor(), "log_evidence_")
     small = LiftedRegressor(random_state=0).fit(x, y)
     centered = (y - y.mean()) / y.std()
     z = (x - x.mean(0)) / x.std(0)
@@ -78,14 +74,13 @@ def test_the_evidence_of_the_linear_part_is_the_density_of_the_targets() -> None
     assert small.log_evidence_ == pytest.approx(best - 60 * np.log(y.std()), abs=8)
 
 
+@pytest.mark.filterwarnings("ignore::liftednet.FitWarning")
 def test_labels_that_are_noise_are_not_met_with_certainty() -> None:
     """Of 470 draws five were, without a word, as this: the evidence of certainty was as large."""
     random = np.random.default_rng(284)
     n, d = int(random.choice([80, 150, 300])), int(random.choice([4, 6, 10, 20]))
     x, labels = random.standard_normal((n, d)), random.integers(0, 2, n)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = LiftedClassifier(random_state=0).fit(x, labels)
+    model = LiftedClassifier(random_state=0).fit(x, labels)
     new = random.standard_normal((1000, d))
     assert log_loss(random.integers(0, 2, 1000), model.predict_proba(new)) < 0.8
 
@@ -115,8 +110,7 @@ def test_targets_without_noise_are_met() -> None:
         assert np.isfinite(std).all() and (std < 1e-6).all()
 
 
-def test_smooth_functions_are_met_to_many_digits_without_a_setting() -> None:
-    draw = np.random.default_rng(0)
+def test_smooth_functions_are_met_to_many_digits_without_a_setting(draw) -> None:
     x, new = (draw.uniform(-1, 1, (80, 1)) for _ in range(2))
 
     def bend(z: np.ndarray) -> np.ndarray:
@@ -131,12 +125,10 @@ def test_smooth_functions_are_met_to_many_digits_without_a_setting() -> None:
 
 def test_noise_is_refused_where_it_cannot_be_zero() -> None:
     x, y = linear(30, 0.0)
-    with pytest.raises(DataError, match="rows 3 and 30 have the same X"):
-        LiftedRegressor(noise=0.0).fit(np.r_[x, x[3:4]], np.r_[y, y[3] + 0.1])
-    with pytest.raises(DataError, match=r"noise is None to find it, 0\.0 of"):
-        LiftedRegressor(noise=0.1).fit(x, y)
+    without, twice = LiftedRegressor(noise=0.0).fit, (np.r_[x, x[3:4]], np.r_[y, y[3] + 0.1])
+    refuses(DataError, "rows 3 and 30 have the same X", without, *twice)
+    refuses(DataError, r"noise is None to find it, 0\.0 of", LiftedRegressor(noise=0.1).fit, x, y)
     for settings in ({"rho": 0.1}, {"loss": "huber"}, {"hidden_layer_sizes": (7,)}):
-        with pytest.raises(DataError, match="without"):
-            LiftedRegressor(noise=0.0, **settings).fit(x, y)
+        refuses(DataError, "without", LiftedRegressor(noise=0.0, **settings).fit, x, y)
     both = LiftedRegressor(noise=0.0, random_state=0).fit(np.r_[x, x], np.r_[y, y])
     np.testing.assert_allclose(both.predict(x), y, atol=1e-6)

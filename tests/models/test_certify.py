@@ -18,6 +18,7 @@ from liftednet.layers import concatenate, convolution, dense
 from liftednet.losses import CrossEntropy, SquaredError
 from liftednet.models import Lifted, LiftedMLP, Minibatch
 from liftednet.problems import Weights
+from tests.draws import normal
 from tests.models.networks import refuses
 
 X = torch.rand(240, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1, 10, 100.0])
@@ -26,13 +27,16 @@ BRIEF = Minibatch(epochs=3)
 pytestmark = pytest.mark.filterwarnings("ignore::liftednet.FitWarning")  # of few steps
 
 
+def uniform(seed, *shape):
+    """Return numbers between -50 and 150."""
+    return 200 * torch.rand(*shape, generator=torch.Generator().manual_seed(seed)).double() - 50
+
+
 def derivatives(function, samples=100, inputs=3):
     """Return (samples, outputs, inputs) by autograd."""
-    generator = torch.Generator().manual_seed(1)
-    points = 200 * torch.rand(samples, inputs, generator=generator).double() - 50
-    return torch.autograd.functional.jacobian(
-        lambda x: function(x).sum(0), points
-    ).transpose(0, 1)  # fmt: skip
+    points = uniform(1, samples, inputs)
+    slopes = torch.autograd.functional.jacobian(lambda x: function(x).sum(0), points)
+    return slopes.transpose(0, 1)
 
 
 def require_sound(certificate, function, inputs=3):
@@ -42,9 +46,7 @@ def require_sound(certificate, function, inputs=3):
     assert bool((found >= certificate.lowest - slack).all())
     assert bool((found <= certificate.highest + slack).all())
     assert float(torch.linalg.matrix_norm(found, 2).max()) <= certificate.lipschitz * (1 + 1e-9)
-    a, b = (
-        200 * torch.rand(2, 150, inputs, generator=torch.Generator().manual_seed(2)).double() - 50
-    )
+    a, b = uniform(2, 2, 150, inputs)
     with torch.no_grad():
         bend = (function(a) + function(b)) / 2 - function((a + b) / 2)
     assert bool((bend >= -1e-7)[:, certificate.convex].all())
@@ -140,9 +142,8 @@ def test_limits_that_move_with_inputs_are_not_certified():
 def test_bounds_are_tight_where_they_can_be():
     torch.manual_seed(0)  # of torch's own starts
     positive: Any = nn.Sequential(nn.Linear(3, 9), nn.ReLU(), nn.Linear(9, 1)).double()
-    with torch.no_grad():
-        for layer in (positive[0], positive[2]):
-            layer.weight.abs_()
+    for layer in (positive[0], positive[2]):
+        layer.weight.data.abs_()
     exact = torch.linalg.matrix_norm(positive[2].weight @ positive[0].weight, 2).detach()
     assert certify(positive).lipschitz == pytest.approx(float(exact))  # the norms' product is more
     assert certify(positive).increasing == (0, 1, 2)
@@ -150,9 +151,8 @@ def test_bounds_are_tight_where_they_can_be():
 
 def test_a_small_wrong_sign_is_no_proof():
     network: Any = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)).double()
-    with torch.no_grad():
-        network[0].weight.copy_(torch.tensor([[1.0, 1e-30], [1.0, 1.0]]))
-        network[2].weight.copy_(torch.tensor([[1.0, -1e-30]]))
+    network[0].weight.data = torch.tensor([[1.0, 1e-30], [1.0, 1.0]]).double()
+    network[2].weight.data = torch.tensor([[1.0, -1e-30]]).double()
     facts = certify(network)
     assert facts.increasing == () and facts.decreasing == () and not facts.convex.any()
 
@@ -166,8 +166,7 @@ def test_nothing_is_claimed_of_what_is_not_known():
         require_sound(facts, network)
     assert facts.lipschitz < torch.inf
     network = nn.Sequential(nn.Linear(3, 4), nn.Hardshrink(), nn.Linear(4, 1)).double()
-    with torch.no_grad():
-        network[2].weight.mul_(1e-200)  # times something that may have any size
+    network[2].weight.data.mul_(1e-200)  # times something that may have any size
     facts = certify(network)
     assert facts.lipschitz == torch.inf and bool((facts.lowest == -torch.inf).all())
     assert "not bounded" in str(facts)
@@ -182,7 +181,7 @@ def test_graphs_with_sums_convolutions_and_two_losses():
     again = network.state(ReLU(), dense(middle, 5) + middle, bounds=(0.0, 2.0))
     network.loss(SquaredError(), dense(again, 1))
     network.loss(CrossEntropy(), dense(again, 3))
-    x = torch.randn(60, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = normal(60, 16)
     model = Lifted(network, method=Minibatch(epochs=2), standardize=False)
     model.fit(x, (x[:, :1], torch.arange(60) % 3))
     exported = to_torch(model)
@@ -223,24 +222,18 @@ def test_signs_of_weights_make_outputs_bend_in_single_inputs(activation, directi
 
 
 def test_what_cannot_be_certified_is_refused():
-    with pytest.raises(DataError, match="fitted model"):
-        certify("model")
-    with pytest.raises(DataError, match="example"):
-        certify(nn.Sequential(nn.Conv1d(1, 2, 3)))
-    with pytest.raises(NotFittedError):
-        certify(LiftedMLP((3, 2, 1)))
+    refuses(DataError, "fitted model", certify, "model")
+    refuses(DataError, "example", certify, nn.Sequential(nn.Conv1d(1, 2, 3)))
+    refuses(NotFittedError, "", certify, LiftedMLP((3, 2, 1)))
 
 
 def test_a_normalization_is_certified_where_its_statistics_are_given() -> None:
-    layer, norm = nn.Linear(3, 3, bias=False), nn.BatchNorm1d(3, eps=0.0)
-    network = nn.Sequential(layer, norm)
-    with torch.no_grad():
-        norm.running_var.copy_(torch.tensor([4.0, 1.0, 0.25]))  # type: ignore[union-attr]
-        norm.weight.copy_(torch.tensor([-1.0, 2.0, 3.0]))
-    slopes = torch.tensor([-0.5, 2.0, 6.0])[:, None] * layer.weight.detach()
-    facts = certify(network.eval())
-    torch.testing.assert_close(facts.lowest, slopes.double(), rtol=1e-6, atol=0)
-    torch.testing.assert_close(facts.highest, slopes.double(), rtol=1e-6, atol=0)
+    network, norm = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), nn.BatchNorm1d(3, eps=0.0)
+    norm.running_var, norm.weight.data = torch.tensor([[4.0, 1.0, 0.25], [-1.0, 2.0, 3.0]])
+    facts = certify(norm.eval(), torch.zeros(2, 3))
+    slopes = torch.tensor([-0.5, 2.0, 6.0]).diag().double()
+    torch.testing.assert_close(facts.lowest, slopes, rtol=1e-6, atol=0)
+    torch.testing.assert_close(facts.highest, slopes, rtol=1e-6, atol=0)
     assert certify(network.train()).lipschitz == math.inf  # those of a batch
     refuses(DeclarationError, r"call eval\(\)", certify, network, box=(-1, 1), exact=True)
 

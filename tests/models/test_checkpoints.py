@@ -7,10 +7,9 @@ import errno
 import json
 import multiprocessing
 import os
-import re
 import signal
-import warnings
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +45,11 @@ class Killed(BaseException):
     """What a test ends a training with."""
 
 
+def short() -> LiftedMLP:
+    """A network that is trained for a few epochs."""
+    return LiftedMLP((4, 8, 3), method=SHORT)
+
+
 def killed_after(writes: int, monkeypatch) -> None:
     """End the next training right after so many writes, without any chance to clean up."""
     left = writes
@@ -76,8 +80,7 @@ def resumed(make, fit, path, monkeypatch, writes) -> Any:
     """Return the model that went on after kills, each after so many writes."""
     for number in writes:
         killed_after(number, monkeypatch)
-        with pytest.raises(Killed):
-            fit(make(), checkpoint=Checkpoint(path, seconds=0), resume=True)
+        refuses(Killed, "", fit, make(), checkpoint=Checkpoint(path, seconds=0), resume=True)
     return fit(make(), checkpoint=path, resume=True)
 
 
@@ -95,13 +98,8 @@ def test_every_training_goes_on_as_if_nothing_had_happened(
     def fit(model: Lifted, **options: Any) -> Lifted:
         return model.fit(graph.x, graph.y, lengths=graph.lengths, **options)
 
-    def make() -> Lifted:
-        model: Lifted = graph.model(coupling, method)
-        return model
-
-    path = tmp_path / "training"
-    whole = outcome(fit(make()))
-    assert outcome(resumed(make, fit, path, monkeypatch, (2,))) == whole
+    make, path = partial(graph.model, coupling, method), tmp_path / "training"
+    assert outcome(resumed(make, fit, path, monkeypatch, (2,))) == outcome(fit(make()))
     assert os.listdir(tmp_path) == ["training"]
 
 
@@ -127,17 +125,14 @@ HOLES = X.masked_fill(X > 1, torch.nan)
 
 @pytest.mark.parametrize(("name", "method", "options"), OWN, ids=[name for name, *_ in OWN])
 def test_whatever_a_method_remembers_comes_back(name, method, options, tmp_path, monkeypatch):
-    def make() -> LiftedMLP:
-        return LiftedMLP((4, 8, 3), method=method, **options)
-
     def fit(model: Lifted, **more: Any) -> Lifted:
         return model.fit(HOLES if name == "missing" else X, Y, **more)
 
-    whole = fit(make())
-    found = resumed(make, fit, tmp_path / "training", monkeypatch, (1, 2, 3))
-    assert outcome(found) == outcome(whole)
-    finished = resumed(make, fit, tmp_path / "training", monkeypatch, ())
-    assert outcome(finished) == outcome(whole)
+    make = partial(LiftedMLP, (4, 8, 3), method=method, **options)
+    whole = outcome(fit(make()))
+    for kills in ((1, 2, 3), ()):  # and again, where it is finished
+        found = resumed(make, fit, tmp_path / "training", monkeypatch, kills)
+        assert outcome(found) == whole
 
 
 def test_running_statistics_of_a_torch_network_go_on_too(tmp_path, monkeypatch):
@@ -163,22 +158,24 @@ def test_a_loader_goes_on_in_its_order(source, tmp_path, monkeypatch):
         loader = DataLoader(TensorDataset(X, Y), batch_size=7, shuffle=True, generator=generator)
         return model.fit(loader, **options)
 
-    def make() -> LiftedMLP:
-        return LiftedMLP((4, 8, 3), method=SHORT)
-
-    path = tmp_path / "training"
     torch.manual_seed(4)
     with torch.random.fork_rng():
-        whole = outcome(fit(make()))
+        whole = outcome(fit(short()))
         torch.manual_seed(4)  # so that the first of the resumed begins with 5
-        assert outcome(resumed(make, fit, path, monkeypatch, (9, 1, 5))) == whole
+        assert outcome(resumed(short, fit, tmp_path / "file", monkeypatch, (9, 1, 5))) == whole
+
+
+@pytest.fixture(scope="module")
+def whole() -> list[Any]:
+    """What a short training makes without any checkpoint."""
+    return outcome(short().fit(X, Y))
 
 
 @pytest.fixture
 def written(tmp_path) -> Path:
     """The checkpoint of a short training."""
     path = Path(tmp_path) / "training"
-    LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y, checkpoint=path)
+    short().fit(X, Y, checkpoint=path)
     return path
 
 
@@ -198,29 +195,21 @@ def written(tmp_path) -> Path:
         ({"sizes": (4, 9, 3)}, r"weights 1 is .*\(4, 9\).* and was .*\(4, 8\)"),
         ({"dtype": torch.float32}, "input 1 is .*torch.float32.* and was .*torch.float64"),
         ({"solver": "dual"}, "solver is 'dual', and was 'auto'"),
+        ({"X": X + 1e-9}, "data .*input 1 is .*checksum"),
+        ({"y": Y.flip(0)}, "data .*y 1 is .*checksum"),
+        ({"X": X[:50], "y": Y[:50]}, r"data .*input 1 is .*\[50, 4\].* and was .*\[60, 4\]"),
+        ({"X": DataLoader(TensorDataset(X, Y), batch_size=10), "y": None}, "data"),
     ],
 )
 def test_another_training_is_refused_with_the_first_difference(options, message, written):
     before = written.read_bytes()
-    model = LiftedMLP(**{"sizes": (4, 8, 3), "method": SHORT, **options})
+    given = {name: options.get(name, known) for name, known in (("X", X), ("y", Y))}
+    others = {name: value for name, value in options.items() if name not in given}
+    model = LiftedMLP(**{"sizes": (4, 8, 3), "method": SHORT, **others})
     with pytest.raises(DataError, match=f"of another training: .*{message}"):
-        model.fit(X, Y, checkpoint=written, resume=True)
+        model.fit(**given, checkpoint=written, resume=True)
     assert not model.is_fitted
     assert written.read_bytes() == before
-
-
-def test_other_data_are_refused(written):
-    model = LiftedMLP((4, 8, 3), method=SHORT)
-    for x, y, message in (
-        (X + 1e-9, Y, "input 1 is .*checksum"),
-        (X, Y.flip(0), "y 1 is .*checksum"),
-        (X[:50], Y[:50], r"input 1 is .*\[50, 4\].* and was .*\[60, 4\]"),
-    ):
-        with pytest.raises(DataError, match=f"of another training: data .*{message}"):
-            model.fit(x, y, checkpoint=written, resume=True)
-    loader = DataLoader(TensorDataset(X, Y), batch_size=10)
-    with pytest.raises(DataError, match="of another training: data"):
-        model.fit(loader, checkpoint=written, resume=True)
 
 
 def test_every_damaged_file_is_refused_or_whole(written, generator):
@@ -228,25 +217,22 @@ def test_every_damaged_file_is_refused_or_whole(written, generator):
     places = torch.randint(len(content), (60,), generator=generator).tolist()
     mutated = [content[:p] for p in places[:20]]
     mutated += [content[:p] + bytes([content[p] ^ 16]) + content[p + 1 :] for p in places[20:]]
-    model = LiftedMLP((4, 8, 3), method=SHORT)
+    go_on = partial(short().fit, X, Y, checkpoint=written, resume=True)
     for one in mutated:
         written.write_bytes(one)
-        refuses(DataError, "training", lambda: model.fit(X, Y, checkpoint=written, resume=True))
+        refuses(DataError, "training", go_on)
     written.write_bytes(content)
     assert load_file(written)
+    refuses(DataError, r"not saved by liftednet.*a liftednet checkpoint", load, written)
     foreign = {"format": "liftednet checkpoint", "version": "4", "run": "{}"}
     save_file({}, written, foreign)
-    refuses(DataError, "lost its checksum", model.fit, X, Y, checkpoint=written, resume=True)
+    refuses(DataError, "lost its checksum", go_on)
     replace_file(written, {}, foreign)
-    with pytest.raises(DataError, match="cannot be used: 'identity'"):
-        model.fit(X, Y, checkpoint=written, resume=True)
-    with pytest.raises(DataError, match=r"a is of torch\.bool"):
-        replace_file(written, {"a": torch.ones(2) > 0}, foreign)
-    written.write_bytes(content)
-    refuses(DataError, r"not saved by liftednet.*a liftednet checkpoint", lambda: load(written))
+    refuses(DataError, "cannot be used: 'identity'", go_on)
+    boolean = {"a": torch.ones(2) > 0}
+    refuses(DataError, r"a is of torch\.bool", replace_file, written, boolean, foreign)
     save(LiftedMLP((4, 3), []).fit(X, Y), written)
-    with pytest.raises(DataError, match="is no checkpoint of liftednet"):
-        model.fit(X, Y, checkpoint=written, resume=True)
+    refuses(DataError, "is no checkpoint of liftednet", go_on)
 
 
 FOREIGN: list[tuple[list[Any], Any, str]] = [  # where, what, and a word of what is told
@@ -273,9 +259,9 @@ def test_values_of_foreign_kinds_are_refused_in_a_sentence(where, value, word, w
     inside[last] = value
     sealed = {name: metadata[name] for name in ("format", "version")}
     replace_file(written, tensors, {**sealed, "run": json.dumps(about)})
-    before, model = written.read_bytes(), LiftedMLP((4, 8, 3), method=SHORT)
-    with pytest.raises(DataError, match=f"cannot be used: .* no memory of this training .*{word}"):
-        model.fit(X, Y, checkpoint=written, resume=True)
+    before, model = written.read_bytes(), short()
+    words = f"cannot be used: .* no memory of this training .*{word}"
+    refuses(DataError, words, model.fit, X, Y, checkpoint=written, resume=True)
     assert not model.is_fitted and written.read_bytes() == before
 
 
@@ -286,7 +272,7 @@ def train_until_told(path: Path, begun: Any, go_on: Any) -> None:
         begun.set()
         go_on.wait(60)
 
-    LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y, checkpoint=path, on_step=wait)
+    short().fit(X, Y, checkpoint=path, on_step=wait)
 
 
 def test_of_two_trainings_on_one_checkpoint_one_is_told(tmp_path):
@@ -297,32 +283,33 @@ def test_of_two_trainings_on_one_checkpoint_one_is_told(tmp_path):
     other = fork.Process(target=train_until_told, args=(path, begun, go_on))
     other.start()
     assert begun.wait(60)
-    model = LiftedMLP((4, 8, 3), method=SHORT)
+    model = short()
     for place in (path, tmp_path / "link"):
         refuses(DataError, "that of a training that still runs", model.fit, X, Y, checkpoint=place)
     other.kill()
     other.join()
     model.fit(X, Y, checkpoint=path, on_step=lambda _: refused(path))  # the dead hold nothing
-    with pytest.raises(DataError, match="another training"):  # nor does a fit that was refused
-        LiftedMLP((4, 5, 3), method=SHORT).fit(X, Y, checkpoint=path, resume=True)
+    other_sizes = LiftedMLP((4, 5, 3), method=SHORT)  # nor does a fit that was refused
+    refuses(DataError, "another training", other_sizes.fit, X, Y, checkpoint=path, resume=True)
     model.fit(X, Y, checkpoint=path)
     assert sorted(os.listdir(tmp_path)) == ["link", "training"]
 
 
 def refused(path: Path) -> None:
-    with pytest.raises(DataError, match="still runs, here or in another process"):
-        LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y, checkpoint=path)
+    words = "still runs, here or in another process"
+    refuses(DataError, words, short().fit, X, Y, checkpoint=path)
 
 
-def test_without_a_file_training_begins_and_without_resume_it_begins_anew(tmp_path, monkeypatch):
-    path, whole = tmp_path / "training", LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y)
-    model = LiftedMLP((4, 8, 3), method=SHORT)
-    assert outcome(model.fit(X, Y, checkpoint=str(path), resume=True)) == outcome(whole)
+def test_without_a_file_training_begins_and_without_resume_it_begins_anew(
+    whole, tmp_path, monkeypatch
+):
+    path, model = tmp_path / "training", short()
+    assert outcome(model.fit(X, Y, checkpoint=str(path), resume=True)) == whole
     killed_after(1, monkeypatch)
-    with pytest.raises(Killed):
-        LiftedMLP((4, 5, 3)).fit(X, Y, checkpoint=Checkpoint(path, seconds=0))
-    with pytest.raises(DataError, match=r"\(4, 8\).* and was .*\(4, 5\)"):
-        model.fit(X, Y, checkpoint=path, resume=True)
+    begun = Checkpoint(path, seconds=0)
+    refuses(Killed, "", LiftedMLP((4, 5, 3)).fit, X, Y, checkpoint=begun)
+    words = r"\(4, 8\).* and was .*\(4, 5\)"
+    refuses(DataError, words, model.fit, X, Y, checkpoint=path, resume=True)
 
 
 def test_it_is_written_as_often_as_is_asked(tmp_path, monkeypatch):
@@ -336,7 +323,7 @@ def test_it_is_written_as_often_as_is_asked(tmp_path, monkeypatch):
     for options, wanted in (({}, 1), ({"seconds": 0}, 21)):
         written.clear()
         where = Checkpoint(tmp_path / "training", **options)
-        LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y, checkpoint=where)
+        short().fit(X, Y, checkpoint=where)
         assert len(written) == wanted
 
 
@@ -346,13 +333,13 @@ def test_what_killed_runs_have_left_is_removed(tmp_path, monkeypatch):
     (tmp_path / ".other.x1.unfinished").touch()
     gone = tmp_path / ".training.x2.unfinished"  # which another process removes meanwhile
     monkeypatch.setattr(Path, "glob", lambda *given: [gone, *found(*given)])
-    LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y, checkpoint=path)
+    short().fit(X, Y, checkpoint=path)
     assert sorted(os.listdir(tmp_path)) == [".other.x1.unfinished", "training"]
 
 
 def test_the_place_is_tried_before_training(tmp_path):
     steps: list[Any] = []
-    model = LiftedMLP((4, 8, 3), method=SHORT)
+    model = short()
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "pipe")
     for where, message in (
@@ -364,8 +351,7 @@ def test_the_place_is_tried_before_training(tmp_path):
         refuses(DataError, message, model.fit, X, Y, checkpoint=where, on_step=steps.append)
     refuses(DataError, "resume=True needs the checkpoint", lambda: model.fit(X, Y, resume=True))
     for bad in ({"path": 3}, {"path": "x", "seconds": -1.0}):
-        with pytest.raises(DataError):
-            Checkpoint(**bad)
+        refuses(DataError, "", Checkpoint, **bad)
     assert not steps and not model.is_fitted
 
 
@@ -376,23 +362,19 @@ def test_a_full_disk_is_a_warning_and_the_last_file_stands(error, written, monke
 
     before = written.read_bytes()
     monkeypatch.setattr(WRITE, full)
-    model = LiftedMLP((4, 8, 3), method=SHORT)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+    model = short()
+    with pytest.warns(RuntimeWarning, match="(No space left|memory).*goes on, and the la") as told:
         model.fit(X, Y, checkpoint=Checkpoint(written, seconds=0))
-    (one,) = [x for x in told if x.category is RuntimeWarning]
-    assert re.search(r"(No space left|memory).*goes on, and the last one", str(one.message))
+    assert [x.category for x in told].count(RuntimeWarning) == 1
     assert trace_of(model).ending is Ending.BUDGET
     assert written.read_bytes() == before
 
 
-def test_sigterm_keeps_what_is_done_and_then_does_what_it_does(tmp_path, monkeypatch):
-    came: list[Any] = []
-    path, whole = tmp_path / "training", LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y)
+def test_sigterm_keeps_what_is_done_and_then_does_what_it_does(whole, tmp_path):
+    path, came = tmp_path / "training", list[Any]()
     before = signal.signal(signal.SIGTERM, lambda *_: came.append(path.exists()))
     try:
-        own = signal.getsignal(signal.SIGTERM)
-        model = LiftedMLP((4, 8, 3), method=SHORT)
+        own, model = signal.getsignal(signal.SIGTERM), short()
         model.fit(X, Y, checkpoint=path, on_step=lambda _: signal.raise_signal(signal.SIGTERM))
         assert came == [True]
         assert trace_of(model).ending is Ending.INTERRUPTED
@@ -402,13 +384,11 @@ def test_sigterm_keeps_what_is_done_and_then_does_what_it_does(tmp_path, monkeyp
         assert len(trace_of(model).steps) == 3 and len(came) == 4  # without one it is not ours
     finally:
         signal.signal(signal.SIGTERM, before)
-    again = LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y, checkpoint=path, resume=True)
-    assert outcome(again) == outcome(whole)
+    assert outcome(short().fit(X, Y, checkpoint=path, resume=True)) == whole
 
 
-def test_an_interrupt_in_the_middle_of_an_epoch_goes_on_there(tmp_path, monkeypatch):
-    path, whole = tmp_path / "training", LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y)
-    taken = 0
+def test_an_interrupt_in_the_middle_of_an_epoch_goes_on_there(whole, tmp_path, monkeypatch):
+    path, taken = tmp_path / "training", 0
     real = checkpoint.Keeper.rest
 
     def rest(*given: Any) -> None:
@@ -419,8 +399,7 @@ def test_an_interrupt_in_the_middle_of_an_epoch_goes_on_there(tmp_path, monkeypa
             raise KeyboardInterrupt
 
     monkeypatch.setattr(checkpoint.Keeper, "rest", rest)
-    begun = LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y, checkpoint=path)
+    begun = short().fit(X, Y, checkpoint=path)
     assert len(trace_of(begun).steps) == 1
     assert trace_of(begun).ending is Ending.INTERRUPTED
-    again = LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y, checkpoint=path, resume=True)
-    assert outcome(again) == outcome(whole)
+    assert outcome(short().fit(X, Y, checkpoint=path, resume=True)) == whole

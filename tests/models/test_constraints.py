@@ -24,19 +24,32 @@ from liftednet.constraints import (
     Values,
     violations,
 )
-from liftednet.errors import DataError, SolverError
+from liftednet.errors import DataError, NotFittedError, SolverError
 from liftednet.layers import concatenate, dense
-from liftednet.losses import BinaryCrossEntropy, SquaredError
+from liftednet.losses import BinaryCrossEntropy, Loss, SquaredError
 from liftednet.models import Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.constraints import HeldScores
 from liftednet.models.error_bars import has_evidence
 from liftednet.penalties import L1, Nonnegative, SquaredFrobenius
 from liftednet.samples import Weights
+from tests.draws import normal
+from tests.models.networks import refuses, trace_of
 
 QUICK = Minibatch(epochs=20)
 CANCER = [part[:120] for part in load_breast_cancer(return_X_y=True)]
-SIZE = (CANCER[0][:, 0] > 14).astype(int)
+FAIR = GroupMeans((CANCER[0][:, 0] > 14).astype(int), 0.1)
 DIABETES = [part[:100] for part in load_diabetes(return_X_y=True)]
+
+
+def model_of(loss: Loss, *sizes: int, **options: Any) -> LiftedMLP:
+    return LiftedMLP(sizes, loss=loss, **{"dtype": torch.float64, "method": QUICK, **options})
+
+
+def of_cancer(*given: Any, **options: Any) -> LiftedMLP:
+    """Return a network for the two labels of tumors, fitted under what is given."""
+    x, y = CANCER
+    model = model_of(BinaryCrossEntropy(), 30, 8, 1, **options)
+    return model.fit(x, y.astype(float), constraints=given)
 
 
 def pairs(x, count: int):
@@ -46,21 +59,15 @@ def pairs(x, count: int):
 
 
 def test_an_exported_classifier_has_equal_mean_scores() -> None:
-    x, y = CANCER
-    fair = GroupMeans(SIZE, 0.1)
-    plain = LiftedMLP((30, 8, 1), loss=BinaryCrossEntropy(), dtype=torch.float64, method=QUICK)
-    apart = fair.violation(plain.fit(x, y.astype(float)).scores(x))
-    assert apart > 1.0
-    model = LiftedMLP((30, 8, 1), loss=BinaryCrossEntropy(), dtype=torch.float64, method=QUICK)
-    model.fit(x, y.astype(float), constraints=[fair])
-    assert fair.violation(to_torch(model, logits=True)(torch.from_numpy(x))) <= 1e-9
+    assert FAIR.violation(of_cancer().scores(CANCER[0])) > 1.0
+    model = of_cancer(FAIR)
+    assert FAIR.violation(to_torch(model, logits=True)(torch.from_numpy(CANCER[0]))) <= 1e-9
     report = model.constraint_report()
     assert report.violations[0] <= 1e-9
     assert report.gap <= 1e-6
     assert report.residual <= 1e-8
     assert "violation" in str(report)
-    assert model.trace
-    assert model.trace.steps[-1].solver == "augmented-lagrangian"
+    assert trace_of(model).steps[-1].solver == "augmented-lagrangian"
 
 
 @pytest.mark.parametrize("unit", [1.0, 77.0])
@@ -68,8 +75,7 @@ def test_the_price_of_a_budget_is_known_where_the_bias_is_free(unit: float) -> N
     """Stationary in the bias: the price is the sum of what targets are above the outputs."""
     x, y = DIABETES
     y = y / unit
-    model = LiftedMLP((10, 4, 1), loss=SquaredError(), dtype=torch.float64, method=QUICK)
-    model.fit(x, y, constraints=[Budget(120 / unit)])
+    model = model_of(SquaredError(), 10, 4, 1).fit(x, y, constraints=[Budget(120 / unit)])
     price = float(model.constraint_report().prices[0])
     assert price == pytest.approx(len(y) * (y.mean() - 120 / unit), rel=1e-7)
     short = float(y.sum() - model.scores(x).sum())
@@ -79,17 +85,17 @@ def test_the_price_of_a_budget_is_known_where_the_bias_is_free(unit: float) -> N
 def test_order_is_held_at_less_loss_than_by_the_last_layer_alone() -> None:
     x, y = DIABETES
     order = Order(pairs(x, 40))
-    held = LiftedMLP((10, 8, 1), loss=SquaredError(), dtype=torch.float64, method=QUICK)
-    held.fit(x, y, constraints=[order])
     penalty = [SquaredFrobenius(1.0), SquaredFrobenius(1.0) + Nonnegative()]
-    rough = LiftedMLP((10, 8, 1), loss=SquaredError(), dtype=torch.float64, penalty=penalty,
-                      method=QUICK).fit(x, y, constraints=[order])  # fmt: skip
+    held, rough = (
+        model_of(SquaredError(), 10, 8, 1, penalty=one).fit(x, y, constraints=[order])
+        for one in (None, penalty)
+    )
     assert max(order.violation(m.scores(x)) for m in (held, rough)) <= 1e-6
     assert bool((rough.weights[-1].matrix >= -1e-9).all())  # by CVXPY, with the constraint
     assert rough.constraint_report().solver == "reference"
     assert held.objective() < rough.objective()
-    sparse = LiftedMLP((10, 8, 1), loss=SquaredError(), dtype=torch.float64, method=QUICK)
-    sparse.penalty = L1(0.1)  # no weight with a smooth penalty: the last layer alone is held
+    # No weight with a smooth penalty: the last layer alone is held.
+    sparse = model_of(SquaredError(), 10, 8, 1, penalty=L1(0.1))
     assert order.violation(sparse.fit(x, y, constraints=[order]).scores(x)) <= 1e-6
     exact = Values([3, 5], [100.0, 200.0])
     held.fit(x, y, constraints=[exact, Bounds(50.0, 300.0)])
@@ -107,8 +113,7 @@ def mass_model(skip: bool) -> Lifted:
     return Lifted(network, dtype=torch.float64, method=QUICK)
 
 
-def test_mass_is_conserved_on_other_samples_too_where_it_is_affine_in_the_inputs() -> None:
-    generator = torch.Generator().manual_seed(0)
+def test_mass_is_conserved_on_other_samples_where_it_is_affine_in_the_inputs(generator) -> None:
     x = torch.rand(160, 4, generator=generator, dtype=torch.float64)
     total = 3 + 2 * x[:, 0]
     shares = torch.softmax(3 * torch.sin(3 * x[:, 1:]), 1)
@@ -118,37 +123,31 @@ def test_mass_is_conserved_on_other_samples_too_where_it_is_affine_in_the_inputs
     model = mass_model(skip=True).fit(x[train], y[train], constraints=constraints)
     assert max(violations(constraints, model.scores(x[train]))) <= 1e-9
     torch.testing.assert_close(model.forward(x[test]).sum(1), total[test], atol=1e-9, rtol=0)
-    with pytest.raises(SolverError, match="joined to the last layer's inputs"):
-        mass_model(skip=False).fit(x[train], y[train], constraints=constraints)
+    words, apart = "joined to the last layer's inputs", mass_model(skip=False)
+    refuses(SolverError, words, apart.fit, x[train], y[train], constraints=constraints)
 
 
 def test_other_methods_and_weights_of_samples_are_held_too() -> None:
-    x, y = CANCER
-    fair, weights = GroupMeans(SIZE, 0.1), np.linspace(0, 1, len(x))
+    x, y = CANCER[0], CANCER[1].astype(float)
     for method in ("full", "gauss-newton"):
-        model = LiftedMLP((30, 4, 1), loss=BinaryCrossEntropy(), method=method)
-        model.dtype = torch.float64
-        model.fit(x, y.astype(float), sample_weight=weights, constraints=[fair])
+        model = model_of(BinaryCrossEntropy(), 30, 4, 1, method=method)
+        model.fit(x, y, sample_weight=np.linspace(0, 1, len(x)), constraints=[FAIR])
         assert model.constraint_report().violations[0] <= 1e-9
-    model.fit(x, y.astype(float))
-    with pytest.raises(Exception, match="fitted without constraints"):
-        model.constraint_report()
+    refuses(NotFittedError, "fitted without constraints", model.fit(x, y).constraint_report)
 
 
 def test_a_classifier_holds_constraints_on_the_size_that_the_evidence_chooses() -> None:
     x, y = CANCER
-    fair = GroupMeans(SIZE, 0.1)
-    model = LiftedClassifier(random_state=0).fit(x, y, constraints=[fair])
+    model = LiftedClassifier(random_state=0).fit(x, y, constraints=[FAIR])
     assert isinstance(model.model_, LiftedMLP)
-    assert model.model_.skip and fair.violation(model.model_.scores(x)) <= 1e-8
+    assert model.model_.skip and FAIR.violation(model.model_.scores(x)) <= 1e-8
     assert not has_evidence(model.model_)  # error bars are those of a fit without constraints
     np.testing.assert_array_equal(model.predict(x), model.model_.scores(x).argmax(1))
 
 
-def test_steps_of_sequences_rise_and_sum_as_asked_and_have_prices() -> None:
-    drawn = torch.Generator().manual_seed(0)
-    x = torch.rand(20, 5, 2, generator=drawn, dtype=torch.float64)
-    y = x[:, :, :1].cumsum(1) + 0.5 * torch.randn(20, 5, 1, generator=drawn, dtype=torch.float64)
+def test_steps_of_sequences_rise_and_sum_as_asked_and_have_prices(generator) -> None:
+    x = torch.rand(20, 5, 2, generator=generator, dtype=torch.float64)
+    y = x[:, :, :1].cumsum(1) + 0.5 * normal(20, 5, 1, seed=generator)
     lengths, most = torch.tensor([5, 3, 4, 5] * 5), torch.linspace(3, 6, 20)[:, None]
     there = torch.arange(5) < lengths[:, None]
     model = LiftedRNN(2, 6, 1, activation="tanh", loss=SquaredError(), max_iter=10)
@@ -179,25 +178,21 @@ def test_labels_of_sequences_and_of_steps_meet_rates(draw: np.random.Generator) 
     names = np.array(["no", "yes"])[(x[..., 0] > 0.4).astype(int)]
     model.fit(x, names, lengths=lengths, constraints=[Rate(at_most=0.4, label="yes")])
     assert (model.predict(x, lengths=lengths)[there] == "yes").mean() <= 0.4
-    with pytest.raises(DataError, match="speaks of the steps of sequences"):
-        model.fit(x, last, lengths=lengths, constraints=[Rising()])
-    with pytest.raises(DataError, match="speaks of the steps of sequences"):
-        LiftedMLP((2, 4, 1), loss=SquaredError()).fit(x[:, 0], last * 1.0, constraints=[Total(1.0)])
+    words, rows = "speaks of the steps of sequences", model_of(SquaredError(), 2, 4, 1)
+    refuses(DataError, words, model.fit, x, last, lengths=lengths, constraints=[Rising()])
+    refuses(DataError, words, rows.fit, x[:, 0], last * 1.0, constraints=[Total(1.0)])
 
 
 def test_an_interrupt_leaves_a_model_that_meets_them() -> None:
-    x, y = CANCER
-    fair = GroupMeans(SIZE, 0.1)
-
     def stop(step) -> None:
         if step.solver == "augmented-lagrangian":
             raise KeyboardInterrupt
 
-    model = LiftedMLP((30, 8, 1), loss=BinaryCrossEntropy(), dtype=torch.float64, method=QUICK)
-    model.fit(x, y.astype(float), constraints=[fair], on_step=stop)
-    assert model.trace
-    assert model.trace.ending.name == "INTERRUPTED"
-    assert fair.violation(model.scores(x)) <= 1e-9
+    x, y = CANCER
+    model = model_of(BinaryCrossEntropy(), 30, 8, 1)
+    model.fit(x, y.astype(float), constraints=[FAIR], on_step=stop)
+    assert trace_of(model).ending.name == "INTERRUPTED"
+    assert FAIR.violation(model.scores(x)) <= 1e-9
 
 
 def test_scores_that_two_layers_add_up_are_held_as_those_of_one() -> None:
@@ -207,19 +202,10 @@ def test_scores_that_two_layers_add_up_are_held_as_those_of_one() -> None:
     for network, apart in zip(networks, (True, False), strict=True):
         inputs = network.input(10)
         h = network.state(Tanh(), dense(inputs, 3))
-        u = (
-            dense(h, 1) + dense(inputs, 1, bias=False)
-            if apart
-            else dense(concatenate(h, inputs), 1)
-        )
-        network.loss(SquaredError(), u)
-    settings: dict[str, Any] = {
-        "dtype": torch.float64,
-        "rho": 0.5,
-        "method": QUICK,
-        "standardize": False,
-    }
-    free, same = (Lifted(network, **settings).fit(x, y) for network in networks)
+        two = dense(h, 1) + dense(inputs, 1, bias=False)
+        network.loss(SquaredError(), two if apart else dense(concatenate(h, inputs), 1))
+    how: dict[str, Any] = {"dtype": torch.float64, "rho": 0.5, "standardize": False}
+    free, same = (Lifted(one, method=QUICK, **how).fit(x, y) for one in networks)
     first, units, linear = free.weights
     joined = Weights(torch.cat([units.matrix, linear.matrix]), units.bias)
     problems = []

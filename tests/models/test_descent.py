@@ -11,28 +11,23 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet import Activation, activations, losses
+from liftednet import Activation, activations
 from liftednet.errors import DataError, SolverError
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
 from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.block import Blocks
 from liftednet.models.results import Ending
-from liftednet.solvers import Solver, get_solver
-from tests.models.networks import fitted, full, labeled, refuses, same_bits, targets_for, trace_of
+from liftednet.solvers.generalized_linear import GeneralizedLinear
+from tests.models.networks import full, labeled, refuses, same_bits, trace_of
 
 ACTIVATIONS = [
     activations.ReLU(), activations.LeakyReLU(0.2), activations.Sigmoid(), activations.Tanh(),
     activations.Softplus(), activations.Clipped(0.0, 1.0), activations.ELU(), activations.Arctan(),
     Activation.from_function(torch.nn.functional.softsign),
 ]  # fmt: skip
-LOSSES = [
-    losses.CrossEntropy(),
-    losses.SquaredError(),
-    losses.BinaryCrossEntropy(),
-    losses.SimplexCrossEntropy(),
-]
+LOSSES = [CrossEntropy(), SquaredError(), BinaryCrossEntropy(), SimplexCrossEntropy()]
 
 
 @settings(max_examples=12)
@@ -46,12 +41,11 @@ LOSSES = [
 )
 def test_the_joint_objective_never_rises(activation, divergence, loss, dtype, lam, extrapolation):
     x, labels = labeled(samples=12)
-    y = targets_for(loss, labels, 3)
-    options: dict[str, Any] = {"dtype": dtype, "sweeps": 4, "tolerance": 1e-12}
-    options["extrapolation"] = extrapolation
-    model = full(
-        (4, 5, 4, 3), activation, loss, lam=lam, rho=0.1, divergence=divergence, **options
-    ).fit(x, y)
+    one_hot = torch.nn.functional.one_hot(labels, 3).double()
+    y = labels if isinstance(loss, CrossEntropy) else one_hot
+    how: dict[str, Any] = {"dtype": dtype, "lam": lam, "rho": 0.1, "divergence": divergence}
+    how |= {"sweeps": 4, "tolerance": 1e-12, "extrapolation": extrapolation}
+    model = full((4, 5, 4, 3), activation, loss, **how).fit(x, y)
     rounding = 1e-5 if dtype is torch.float32 else 1e-9
     for before, after in pairwise(trace_of(model).objectives):
         assert math.isfinite(after)
@@ -59,34 +53,18 @@ def test_the_joint_objective_never_rises(activation, divergence, loss, dtype, la
     assert model.objective() == pytest.approx(trace_of(model).objectives[-1], rel=1e3 * rounding)
 
 
-class _Raising(Solver[Any, Any, Any]):
-    """Spoils the weights that the true solver finds, from its third solve on."""
-
-    name = "raising"
-
-    def __init__(self) -> None:
-        self.solved = 0
-
-    def obstacle(self, problem):
-        return get_solver("generalized-linear").obstacle(problem)
-
-    def prepare(self, problem, previous=None):
-        return get_solver("generalized-linear").prepare(problem, previous)
-
-    def solve(self, problem, start=None, cache=None):
-        self.solved += 1
-        solution = get_solver("generalized-linear").solve(problem, start, cache)
-        if self.solved < 3:
-            return solution
-        worse = replace(solution.value, matrix=solution.value.matrix + 1)
-        return replace(solution, value=worse, objective=problem.measure(worse).objective)
-
-
-def test_a_rise_is_an_error_and_the_last_good_state_stays():
+def test_a_rise_is_an_error_and_the_last_good_state_stays(monkeypatch):
     x, y = labeled()
-    model = full((4, 3), solver=_Raising(), sweeps=1, warm_start=True, rho=0.1).fit(x, y)
-    model.fit(x, y)
+    model = full((4, 3), solver="generalized-linear", sweeps=1, warm_start=True, rho=0.1).fit(x, y)
     before, weights = model.objective(), model.weights
+    solve = GeneralizedLinear.solve
+
+    def spoiled(*given: Any) -> Any:
+        solution = solve(*given)
+        worse = replace(solution.value, matrix=solution.value.matrix + 1)
+        return replace(solution, value=worse, objective=given[1].measure(worse).objective)
+
+    monkeypatch.setattr(GeneralizedLinear, "solve", spoiled)
     with pytest.raises(SolverError, match="raised the joint objective") as caught:
         model.fit(x, y)
     assert caught.value.solution.objective > before
@@ -98,8 +76,8 @@ def test_extrapolation_reaches_the_same_point_in_fewer_sweeps():
     x, y = labeled(samples=10)
     options = {"lam": 1.0, "divergence": "joint", "sweeps": 1500, "tolerance": 1e-5}
     plain, ahead = (
-        fitted(x, y, (4, 3, 3), activations=activations.Sigmoid(), rho=0.3, **options, **how)
-        for how in ({"extrapolation": False}, {"extrapolation": True})
+        full((4, 3, 3), activations.Sigmoid(), rho=0.3, **options, extrapolation=moved).fit(x, y)
+        for moved in (False, True)
     )
     assert ahead.objective() == pytest.approx(plain.objective(), rel=1e-4)
     assert trace_of(ahead).steps[-1].number < trace_of(plain).steps[-1].number
@@ -130,20 +108,21 @@ def _model(**options) -> LiftedMLP:
     return LiftedMLP((4, 8, 3), method=SHORT, standardize=False, **options)
 
 
-def _loader(x: Tensor = ROWS, size: int = 10, **options) -> DataLoader:
-    return DataLoader(TensorDataset(x, LABELS[: len(x)]), batch_size=size, **options)
+SPOILED = ROWS.clone()
+SPOILED[15, 2] = torch.nan  # in the second batch
 
 
-def _spoiled() -> Tensor:
-    x = ROWS.clone()
-    x[15, 2] = float("nan")  # in the second batch
-    return x
-
-
-def test_a_bad_batch_of_a_loader_leaves_a_fitted_model_as_it_was():
+@pytest.mark.parametrize(
+    ("rows", "words", "options"),
+    [
+        (SPOILED, "NaN", {"batch_size": 10}),
+        (ROWS, "no batches of its 60 samples", {"batch_size": 61, "drop_last": True}),
+    ],
+)
+def test_a_bad_loader_leaves_a_fitted_model_as_it_was(rows, words, options):
     model = _model().fit(ROWS, LABELS)
     weights, objective = model.weights, model.objective()
-    refuses(DataError, "NaN", lambda: model.fit(_loader(_spoiled())))
+    refuses(DataError, words, model.fit, DataLoader(TensorDataset(rows, LABELS), **options))
     assert same_bits(model.weights, weights)
     assert model.objective() == objective
 
@@ -173,21 +152,15 @@ def test_the_type_of_a_loader_is_found_without_a_draw_or_a_load_of_its_own():
             Counted.loads += 1
             return super().__getitem__(index)
 
-    data = Counted(ROWS, LABELS)
-    source = torch.Generator().manual_seed(0)
-    model = _model().fit(DataLoader(data, batch_size=10, shuffle=True, generator=source))
+    loaders = [
+        DataLoader(Counted(ROWS, LABELS), 10, shuffle=True, generator=torch.Generator())
+        for _ in range(2)
+    ]
+    _model().fit(loaders[0])
     assert Counted.loads == 3 * len(ROWS)
-    again = torch.Generator().manual_seed(0)
     for _ in range(3):  # the same draws as three plain passes
-        list(DataLoader(TensorDataset(ROWS, LABELS), batch_size=10, shuffle=True, generator=again))
-    assert source.get_state().equal(again.get_state())
-    assert model.is_fitted
-
-
-def test_a_loader_without_batches_is_refused():
-    model = _model()
-    refuses(DataError, "no batches of its 60 samples", model.fit, _loader(size=61, drop_last=True))
-    assert not model.is_fitted
+        list(loaders[1])
+    assert torch.equal(*(loader.generator.get_state() for loader in loaders))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -19,16 +20,13 @@ from liftednet.models.displays import (
     RelevanceDisplay,
 )
 from liftednet.models.results import PathStep, Step, Trace
+from tests.models.networks import refuses
 
 pytest.importorskip("matplotlib").use("Agg")
 from matplotlib.figure import Figure  # noqa: E402
 
-QUICK: dict[str, Any] = {
-    "hidden_layer_sizes": (4,),
-    "activation": "tanh",
-    "random_state": 0,
-    "max_iter": 20,
-}
+QUICK: dict[str, Any] = {"hidden_layer_sizes": (4,), "activation": "tanh", "max_iter": 20}
+QUICK["random_state"] = 0
 
 
 def linear(unit: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -49,9 +47,8 @@ def test_relevance_of_a_line_is_its_slope_times_the_deviation() -> None:
 
 
 def test_a_category_is_one_input_and_classes_are_in_probabilities() -> None:
-    pandas = pytest.importorskip("pandas")
     x, _ = linear()
-    frame = pandas.DataFrame({"a": x[:, 0], "kind": np.array(["p", "q", "r"])[np.arange(200) % 3]})
+    frame = pd.DataFrame({"a": x[:, 0], "kind": np.array(["p", "q", "r"])[np.arange(200) % 3]})
     y = 4.0 * (frame["kind"] == "p") + 0.1 * np.random.default_rng(1).normal(size=200)
     found = LiftedRegressor(**QUICK).fit(frame, y).relevance_
     np.testing.assert_allclose(found, [0.0, 4.0 * np.sqrt(2) / 3], atol=0.15)
@@ -69,11 +66,12 @@ def test_pictures_follow_the_convention_of_scikit_learn() -> None:
     assert shown.names == ("x1", "x2", "x3") and len(axes.patches) == 3
     held = CoverageDisplay.from_estimator(model, x[100:], y[100:])
     assert (np.diff(held.shares) >= 0).all() and 0.8 < held.shares[-2] <= 1  # of 90 %
-    with pytest.raises(DataError, match="got LiftedClassifier"):
-        CoverageDisplay.from_estimator(LiftedClassifier(), x, y)
+    refuses(DataError, "got LiftedClass", CoverageDisplay.from_estimator, LiftedClassifier(), x, y)
     one = LiftedRegressor(**QUICK).fit(x[:, :1], y)
     curve = FitDisplay.from_estimator(one, x[:, :1], y)
     np.testing.assert_allclose(curve.mean, one.predict(curve.inputs[0][:, None]))
+    words = r"one or two inputs, and X has shape \(200, 3\)"
+    refuses(DataError, words, FitDisplay.from_estimator, model, x, y)
     assert (curve.low < curve.mean).all() and (curve.mean < curve.high).all()
     two = LiftedRegressor(**QUICK).fit(x[:, :2], y)
     surface = FitDisplay.from_estimator(two, x[:, :2], y)
@@ -82,9 +80,7 @@ def test_pictures_follow_the_convention_of_scikit_learn() -> None:
     assert surface.ax_.get_ylabel() == "x2"
 
 
-def test_partial_dependence_is_the_mean_and_no_answer_leaves_its_range(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_partial_dependence_is_the_mean_and_no_answer_leaves_its_range(monkeypatch) -> None:
     monkeypatch.setattr(displays, "_CELLS", 5)
     x, y = linear()
     model = LiftedRegressor(**QUICK).fit(x, y)
@@ -102,9 +98,7 @@ def test_partial_dependence_is_the_mean_and_no_answer_leaves_its_range(
     assert (found.high - found.low < 3 * exact).all()
 
 
-def test_partial_dependence_of_a_class_is_of_its_probability(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_partial_dependence_of_a_class_is_of_its_probability(monkeypatch) -> None:
     monkeypatch.setattr(displays, "_CELLS", 3)
     x, y = linear()
     model = LiftedClassifier(**QUICK, monotonic_cst=[1, 0, 0]).fit(x, np.where(y > 11, "b", "a"))
@@ -116,21 +110,15 @@ def test_partial_dependence_of_a_class_is_of_its_probability(
     np.testing.assert_allclose(found.mean + other.mean, 1.0, atol=1e-12)
     np.testing.assert_allclose(found.low + other.high, 1.0, atol=1e-6)
     assert (np.diff(found.mean) >= 0).all() and found.ax_.get_ylabel() == "probability of b"
-    for bad in ({"feature": 3}, {"feature": "x9"}, {"feature": 0, "target": "c"}):
-        with pytest.raises(DataError, match=r"in \[0, 2\]|using strings|one of a, b, got"):
-            PartialDependenceDisplay.from_estimator(model, x, **bad)
-    with pytest.raises(DataError, match="could not convert"):
-        PartialDependenceDisplay.from_estimator(model, x.astype(str)[:, :2] + "k", 0)
-    with pytest.raises(DataError, match="not fitted"):
-        PartialDependenceDisplay.from_estimator(LiftedRegressor(), x, 0)
-
-
-def test_what_cannot_be_drawn_says_why() -> None:
-    x, y = linear()
-    with pytest.raises(DataError, match=r"one or two inputs, and X has shape \(200, 3\)"):
-        FitDisplay.from_estimator(LiftedRegressor(**QUICK).fit(x, y), x, y)
-    with pytest.raises(NotFittedError):
-        RelevanceDisplay.from_estimator(LiftedRegressor())
+    for estimator, inputs, bad, words in (
+        (model, x, {"feature": 3}, r"in \[0, 2\]"),
+        (model, x, {"feature": "x9"}, "using strings"),
+        (model, x, {"feature": 0, "target": "c"}, "one of a, b, got"),
+        (model, x.astype(str)[:, :2] + "k", {"feature": 0}, "could not convert"),
+        (LiftedRegressor(), x, {"feature": 0}, "not fitted"),
+    ):
+        refuses(DataError, words, PartialDependenceDisplay.from_estimator, estimator, inputs, **bad)
+    refuses(NotFittedError, "", RelevanceDisplay.from_estimator, LiftedRegressor())
 
 
 def test_a_path_is_drawn_with_what_its_steps_have() -> None:
@@ -153,8 +141,7 @@ def test_a_certificate_is_drawn_with_its_ranges() -> None:
     axes = certify(network).plot(ax=Figure().subplots())
     ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]
     np.testing.assert_allclose(ends, [(0, 2), (-3, 0)], atol=1e-12)  # ReLU's slope is 0 to 1
-    with pytest.raises(DataError, match="output must be one of 0 to 0, got 1"):
-        certify(network).plot(1)
+    refuses(DataError, "output must be one of 0 to 0, got 1", certify(network).plot, 1)
 
 
 def test_a_trace_is_drawn_over_its_seconds() -> None:
@@ -162,5 +149,4 @@ def test_a_trace_is_drawn_over_its_seconds() -> None:
     axes = Trace(5.0, steps).plot(Figure().subplots())
     np.testing.assert_array_equal(axes.lines[0].get_xydata(), [(0, 4), (1, 3), (2, 2)])
     assert [list(x.lines[0].get_ydata()) for x in axes.figure.axes[1:]] == [[2.0] * 3]
-    with pytest.raises(DataError, match="no step to draw"):
-        Trace(5.0).plot()
+    refuses(DataError, "no step to draw", Trace(5.0).plot)

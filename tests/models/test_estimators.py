@@ -86,12 +86,20 @@ def test_one_output_and_several_are_regressed():
     assert found.fit(X, curves[:, 0]).predict(X).shape == (150,)
 
 
-def test_weights_of_classes_are_weights_of_samples():
-    weights = {"setosa": 1.0, "versicolor": 2.0, "virginica": 0.5}
-    by_class = LiftedClassifier(**QUICK, max_iter=3, class_weight=weights).fit(X, NAMES)
-    by_sample = LiftedClassifier(**QUICK, max_iter=3)
-    by_sample.fit(X, NAMES, sample_weight=compute_sample_weight(weights, NAMES))
-    assert np.array_equal(by_class.predict_proba(X), by_sample.predict_proba(X))
+@pytest.mark.parametrize("kind", [LiftedClassifier, LiftedSequenceClassifier])
+@pytest.mark.parametrize(
+    "weights", [{"setosa": 1.0, "versicolor": 2.0, "virginica": 0.5}, "balanced"]
+)
+def test_weights_of_classes_are_weights_of_samples(kind, weights):
+    model, few = kind(**QUICK, max_iter=3), slice(30, 150)  # not as many of each
+    x, y = (X if kind is LiftedClassifier else X[..., None])[few], NAMES[few]
+    by_sample = clone(model).fit(x, y, sample_weight=compute_sample_weight(weights, y))
+    by_class = clone(model).set_params(class_weight=weights).fit(x, y)
+    found = by_class.predict_proba(x)
+    assert np.array_equal(found, by_sample.predict_proba(x))
+    assert not np.allclose(found, model.fit(x, y).predict_proba(x))
+    if kind is LiftedSequenceClassifier:
+        refuses(DataError, "labels of steps", by_class.fit, x, np.repeat(y[:, None], 4, 1))
 
 
 @pytest.mark.parametrize("method", ["full", "gauss-newton", "minibatch", FullBatch(tolerance=1e-9)])
@@ -106,8 +114,7 @@ def test_a_warm_start_goes_on():
     found.set_params(rho=2e-3).fit(X, NAMES)
     assert found.model_ is model and model.rho == 2e-3
     assert found.loss_curve_[0] < first[0]
-    with pytest.raises(DataError, match="set warm_start=False"):
-        found.set_params(hidden_layer_sizes=(9,)).fit(X, NAMES)
+    refuses(DataError, "set warm_start=F", found.set_params(hidden_layer_sizes=(9,)).fit, X, NAMES)
     refuses(DataError, "the classes were", found.set_params(hidden_layer_sizes=(8,)).fit, X, LABELS)
 
 
@@ -166,11 +173,9 @@ def test_sequences_are_searched_and_what_was_not_seen_is_known():
     x, y, _ = sequences()
     search = GridSearchCV(RECURRENT, {"rho": [1e-2, 1e2]}, cv=2, error_score="raise")
     assert search.fit(x, y).best_score_ > 0.9
-    with pytest.raises(DataError, match="X has 2 features, but LiftedSequenceClassifier"):
-        search.best_estimator_.predict(np.zeros((3, 6, 2)))
-    refuses(LiftedError, "call fit", lambda: clone(RECURRENT).predict(x))
-    with pytest.raises(DataError, match="padded at their ends, and as lengths="):
-        clone(RECURRENT).fit([one[: 3 + n % 3] for n, one in enumerate(x)], y)
+    words = "X has 2 features, but LiftedSequenceClassifier"
+    refuses(DataError, words, search.best_estimator_.predict, np.zeros((3, 6, 2)))
+    refuses(LiftedError, "call fit", clone(RECURRENT).predict, x)
 
 
 def test_steps_are_labeled_and_what_lies_beyond_an_end_does_not_count():
@@ -182,36 +187,6 @@ def test_steps_are_labeled_and_what_lies_beyond_an_end_does_not_count():
     assert found.classes_.tolist() == ["no", "yes"]
     assert found.predict(x, lengths).shape == (60, 6)
     assert found.score(x, y, lengths=lengths) == 1.0
-
-
-def test_classes_of_sequences_can_count_more():
-    x, y, steps = sequences()
-    few = np.concatenate([np.flatnonzero(y == y[0])[:6], np.flatnonzero(y != y[0])])
-    x, y, steps = x[few], y[few], steps[few]
-    options: dict[str, Any] = {"hidden_layer_sizes": (4,), "random_state": 0, "max_iter": 3}
-    weights = compute_sample_weight("balanced", y)
-    by_hand = LiftedSequenceClassifier(**options).fit(x, y, sample_weight=weights)
-    found = LiftedSequenceClassifier(class_weight="balanced", **options).fit(x, y)
-    np.testing.assert_array_equal(found.predict_proba(x), by_hand.predict_proba(x))
-    assert not np.allclose(LiftedSequenceClassifier(**options).fit(x, y).predict_proba(x),
-                           found.predict_proba(x))  # fmt: skip
-    with pytest.raises(DataError, match="labels of steps"):
-        LiftedSequenceClassifier(class_weight="balanced", **options).fit(x, steps)
-
-
-@pytest.mark.parametrize(
-    ("x", "y", "message"),
-    [
-        (np.zeros((4, 3)), np.zeros(4), r"\(samples, steps, features\).* X\[\.\.\., None\]"),
-        (np.zeros((4, 3, 1)), np.zeros(3), "a label for each of 4 sequences"),
-        (np.zeros((4, 3, 1)), np.zeros((4, 2)), "each of their 3 steps"),
-        (np.full((4, 3, 1), np.inf), [0, 1, 0, 1], "infinity"),
-        (np.zeros((4, 3, 1)), [0.5, 1.5, 2.5, 3.5], "continuous"),
-        (np.zeros((4, 3, 1)), [1, 1, 1, 1], "two classes"),
-    ],
-)
-def test_sequences_that_cannot_be_used_are_refused(x, y, message):
-    refuses(DataError, message, lambda: clone(RECURRENT).fit(x, y))
 
 
 def test_tensors_are_taken_as_arrays_whether_or_not_they_have_gradients() -> None:
@@ -226,66 +201,77 @@ def test_tensors_are_taken_as_arrays_whether_or_not_they_have_gradients() -> Non
         assert (found == wanted.predict_proba(plain)).all()
 
 
+FLAT = np.zeros((4, 3, 1))  # four sequences of three steps
+TEXT, HOLE = X.astype(object), X[:, 0].copy()
+TEXT[3, 1], HOLE[7] = "red", np.nan
+ODD = pd.DataFrame({"kind": ["u", None] * 5, "size": [1.0] * 9 + [np.inf]})
+DAYS = pd.DataFrame({"a": [1.0, 2.0] * 5, "b": [True, False] * 5})
+DAYS["day"] = pd.date_range("2024-01-01", periods=10)
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "y", "message"),
+    [
+        (RECURRENT, FLAT[..., 0], np.zeros(4), r"\(samples, steps, features\).* X\[\.\.\., None\]"),
+        (RECURRENT, FLAT, np.zeros(3), "a label for each of 4 sequences"),
+        (RECURRENT, FLAT, np.zeros((4, 2)), "each of their 3 steps"),
+        (RECURRENT, FLAT + np.inf, [0, 1, 0, 1], "infinity"),
+        (RECURRENT, FLAT, [0.5, 1.5, 2.5, 3.5], "continuous"),
+        (RECURRENT, FLAT, [1, 1, 1, 1], "two classes"),
+        (RECURRENT, [FLAT[0], FLAT[1, 1:]], [0, 1], "padded at their ends, and as lengths="),
+        (LiftedClassifier(), X, np.eye(3, dtype=int)[LABELS] > 0, "MultiOutputClassifier"),
+        (LiftedRegressor(), X[:3] * np.nan, [1, 2, 3],
+         r"row 0, column 0 \(nan\)\. Say missing=True .* seen\.$"),
+        (LiftedRegressor(), TEXT, HOLE, r"X holds text, first in row 3, column 1 \(red\): pass a"),
+        (LiftedRegressor(), X, NAMES, r"y holds text, first in row 0 .* LiftedClassifier"),
+        (LiftedRegressor(), X, [*NAMES], r"y holds text, first in row 0 .* LiftedClassifier"),
+        (LiftedRegressor(), X, HOLE, r"y contains NaN\. The first is in row 7 \(nan\)\.$"),
+        (LiftedRegressor(), ODD, np.arange(10.0), r"row 9, column size \(inf\)"),
+        (LiftedRegressor(monotonic_cst={"age": 1}), ODD[:9], np.arange(9.0),
+         r"'age', which is no column of X: there are kind, size\."),
+        (LiftedRegressor(monotonic_cst={"kind": 1}), ODD[:9], np.arange(9.0),
+         "'kind' names kinds, which have no order"),
+        (LiftedRegressor(), pd.DataFrame({"name": [f"row {n}" for n in range(150)]}), X[:, 0],
+         "'name' of X has 150 kinds in 150 rows"),
+        (LiftedRegressor(), pd.DataFrame({"rooms": [1, None, 3, "?", "?"] * 30}), X[:, 0],
+         r"'rooms' .* numbers beside text, '\?' in row 3"),
+        (LiftedRegressor(), pd.DataFrame({"rooms": [[1.0, 2.0]] * 150}), X[:, 0],
+         "'rooms' of X has a list in row 0"),
+        (LiftedClassifier(), DAYS, [0, 1] * 5, "that hold dates: 'day'"),
+        (LiftedRegressor(), DAYS[["a"]], DAYS["day"], "y holds dates"),
+        (LiftedRegressor(), DAYS[["day"]].apply(lambda x: x.dt.to_period("M")), range(10),
+         "that hold dates: 'day'"),
+        (LiftedClassifier(), DAYS[["a"]], pd.Series([*"uuuuvvvv", "u", None], dtype="string"),
+         "no label in row 9"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_named_with_its_place(model, x, y, message):
+    refuses(DataError, message, clone(model).fit, x, y)
+
+
 def test_errors_are_those_of_both_libraries():
-    with pytest.raises(NotFittedInSklearn):
-        LiftedMLP((4, 3)).predict(torch.from_numpy(X))
-    with pytest.raises(DataError, match="MultiOutputClassifier"):
-        LiftedClassifier().fit(X, np.stack([LABELS > 0, LABELS > 1], axis=1).astype(int))
-    with pytest.raises(DataError, match="parse") as caught:
-        LiftedClassifier().fit(csr_array(X), LABELS)
-    assert isinstance(caught.value, TypeError) and isinstance(caught.value, ValueError)
-    with pytest.raises(DataError, match=r"row 0, column 0 \(nan\)\. Say missing=True .* seen\.$"):
-        LiftedRegressor().fit(np.full((3, 1), np.nan), [1, 2, 3])
+    refuses(NotFittedInSklearn, "", LiftedMLP((4, 3)).predict, torch.from_numpy(X))
+    for error in (DataError, TypeError, ValueError):
+        refuses(error, "parse", LiftedClassifier().fit, csr_array(X), LABELS)
+    words = r"^LiftedRegressor\.fit has no constraint: it takes X, y"
+    refuses(TypeError, words, LiftedRegressor().fit, X, X[:, 0], constraint=[])
 
 
-def test_what_is_no_number_or_no_setting_is_named_with_its_place():
-    pandas, text, y = pytest.importorskip("pandas"), X.astype(object), X[:, 0].copy()
-    text[3, 1], y[7] = "red", np.nan
-    with pytest.raises(DataError, match=r"X holds text, first in row 3, column 1 \(red\): pass a"):
-        LiftedRegressor().fit(text, X[:, 0])
-    for labels in (np.where(X[:, 0] > 0, "a", "b"), ["a"] * len(X)):
-        with pytest.raises(DataError, match=r"y holds text, first in row 0 .* LiftedClassifier"):
-            LiftedRegressor().fit(X, labels)
-    with pytest.raises(DataError, match=r"y contains NaN\. The first is in row 7 \(nan\)\.$"):
-        LiftedRegressor().fit(X, y)
-    frame = pandas.DataFrame({"kind": ["u", None] * 5, "size": [1.0] * 9 + [np.inf]})
-    refuses(DataError, r"row 9, column size \(inf\)", LiftedRegressor().fit, frame, np.arange(10.0))
-    with pytest.raises(DataError, match=r"'age', which is no column of X: there are kind, size\."):
-        LiftedRegressor(monotonic_cst={"age": 1}).fit(frame[:9], np.arange(9.0))
-    with pytest.raises(TypeError, match=r"^LiftedRegressor\.fit has no constraint: it takes X, y"):
-        LiftedRegressor().fit(X, X[:, 0], constraint=[])  # type: ignore[arg-type]
-
-
-def test_dates_are_named_and_other_columns_hold_numbers():
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"a": [1.0, 2.0] * 5, "b": [True, False] * 5})
-    labels = pandas.Series(["u", "v"] * 4 + ["u", None], dtype="string")
-    refuses(DataError, "no label in row 9", LiftedClassifier().fit, np.ones((10, 1)), labels)
-    periods = frame.assign(month=pandas.period_range("2024-01", periods=10, freq="M"))
-    refuses(DataError, "dates: 'month'", LiftedRegressor().fit, periods, np.ones(10))
-    frame["day"] = pandas.date_range("2024-01-01", periods=10)
-    refuses(DataError, r"that hold dates: 'day'", LiftedClassifier(**QUICK).fit, frame, [0, 1] * 5)
-    refuses(DataError, "y holds dates", LiftedRegressor(**QUICK).fit, frame[["a"]], frame["day"])
-    numbers = frame[["a", "b"]].astype({"a": "Int64"}).astype({"b": object})
-    assert LiftedClassifier(**QUICK).fit(numbers, frame["b"]).predict(numbers).shape == (10,)
-
-
-def kinds(rows: int = 120):
-    """Return a frame of a number, three kinds of a category and two of a string, and targets."""
-    pandas = pytest.importorskip("pandas")
-    draw = np.random.default_rng(0)
-    three, two = draw.integers(0, 3, rows), draw.integers(0, 2, rows)
-    frame = pandas.DataFrame({"size": draw.normal(size=rows)})
-    frame["color"] = pandas.Categorical(np.array(["red", "green", "blue"])[three])
-    frame["kind"] = np.array(["old", "new"], dtype=object)[two]
-    y = frame["size"] + np.array([0.0, 3.0, -3.0])[three] + 2.0 * two + 0.1 * draw.normal(size=rows)
-    return frame, y.to_numpy()
+def test_columns_of_integers_with_gaps_and_of_booleans_hold_numbers():
+    numbers = DAYS[["a", "b"]].astype({"a": "Int64"}).astype({"b": object})
+    assert LiftedClassifier(**QUICK).fit(numbers, DAYS["b"]).predict(numbers).shape == (10,)
 
 
 @pytest.fixture(scope="module")
 def of_kinds() -> tuple[Any, Any, LiftedRegressor]:
-    frame, y = kinds()
-    return frame, y, LiftedRegressor(**QUICK, activation="tanh").fit(frame, y)
+    """Return a frame of a number, three kinds of a category and two of a string, and a fit."""
+    draw = np.random.default_rng(0)
+    three, two = draw.integers(0, 3, 120), draw.integers(0, 2, 120)
+    frame = pd.DataFrame({"size": draw.normal(size=120)})
+    frame["color"] = pd.Categorical(np.array(["red", "green", "blue"])[three])
+    frame["kind"] = np.array(["old", "new"], dtype=object)[two]
+    y = frame["size"] + np.array([0.0, 3.0, -3.0])[three] + 2.0 * two + 0.1 * draw.normal(size=120)
+    return frame, y.to_numpy(), LiftedRegressor(**QUICK, activation="tanh").fit(frame, y.to_numpy())
 
 
 def test_categories_and_strings_are_as_columns_of_zeros_and_ones(of_kinds):
@@ -300,10 +286,8 @@ def test_categories_and_strings_are_as_columns_of_zeros_and_ones(of_kinds):
     assert found.score(frame, y) > 0.99
     plain = found.predict(frame.assign(color=color).astype({"kind": "category"}))
     np.testing.assert_array_equal(plain, found.predict(frame))
-    labels = LiftedClassifier(**QUICK, activation="tanh").fit(
-        frame, np.where(kind == "old", "a", "b")
-    )
-    assert labels.score(frame, np.where(kind == "old", "a", "b")) == 1.0
+    labels = np.where(kind == "old", "a", "b")
+    assert LiftedClassifier(**QUICK, activation="tanh").fit(frame, labels).score(frame, labels) == 1
     again = LiftedRegressor((4,), monotonic_cst={"size": 1}, random_state=0).fit(frame, y)
     steps = again.predict(frame.assign(size=1.0)) - again.predict(frame.assign(size=0.0))
     assert (steps >= -1e-6).all()
@@ -344,22 +328,12 @@ def test_kinds_are_the_same_in_whatever_type_they_come() -> None:
 
 
 def test_kinds_that_cannot_be_used_are_refused(of_kinds):
-    frame, y, found = of_kinds
-    with pytest.raises(DataError, match="'color', 'kind' name kinds: give a data frame"):
-        found.predict(np.zeros((3, 3)))
-    refuses(DataError, "feature names", lambda: found.predict(frame[["kind", "size", "color"]]))
+    frame, _, found = of_kinds
+    words = "'color', 'kind' name kinds: give a data frame"
+    refuses(DataError, words, found.predict, np.zeros((3, 3)))
+    refuses(DataError, "feature names", found.predict, frame[["kind", "size", "color"]])
     infinite = frame.assign(size=np.where(np.arange(120) == 4, np.inf, frame["size"]))
-    refuses(DataError, r"infinity.*in row 4, column size \(inf\)", lambda: found.predict(infinite))
-    with pytest.raises(DataError, match="'name' of X has 120 kinds in 120 rows"):
-        LiftedRegressor((4,)).fit(frame.assign(name=[f"row {n}" for n in range(120)]), y)
-    rooms = pd.Series([1, None, 3] * 40, dtype=object)
-    rooms[4] = rooms[7] = "?"
-    mixed = frame.assign(rooms=rooms)
-    refuses(DataError, r"'rooms' .* numbers beside text, '\?' in row 4", clone(found).fit, mixed, y)
-    several = mixed.assign(rooms=[[1.0, 2.0]] * len(mixed))
-    refuses(DataError, "'rooms' of X has a list in row 0", clone(found).fit, several, y)
-    with pytest.raises(DataError, match="'kind' names kinds, which have no order"):
-        LiftedRegressor((4,), monotonic_cst={"kind": 1}).fit(frame, y)
+    refuses(DataError, r"infinity.*in row 4, column size \(inf\)", found.predict, infinite)
 
 
 def test_columns_and_metadata_go_through_pipelines(draw: np.random.Generator) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 from liftednet import activations, load, losses, save, to_torch
 from liftednet.models import GaussNewton, LiftedMLP
+from tests.draws import normal
 from tests.models.networks import full, labeled, trace_of
 
 
@@ -19,9 +20,8 @@ def test_max_pooling_is_the_maximum_and_descends(tmp_path: Path) -> None:
     model = full((4, 3, 3), pooling, lam=0.5, rho=0.1, sweeps=1).fit(x, y)
     assert model.weights[0].matrix.shape == (4, 9)
     hidden, output = model.weights
-    torch.testing.assert_close(
-        model.forward(x), output.apply(pooling.forward(hidden.apply(x))).softmax(-1)
-    )
+    wanted = output.apply(pooling.forward(hidden.apply(x))).softmax(-1)
+    torch.testing.assert_close(model.forward(x), wanted)
     assert all(step.decrease >= 0 for step in trace_of(model).steps)
     assert 0 < model.objective() < trace_of(model).start
     torch.testing.assert_close(to_torch(model)(x), model.forward(x))
@@ -50,13 +50,10 @@ def test_a_map_that_falls_is_the_network_of_torch(module: nn.Module, tmp_path: P
 
 
 def test_a_skip_is_a_linear_layer_beside_the_chain(tmp_path, generator):
-    x = 3 * torch.randn(60, 3, generator=generator, dtype=torch.float64) + 2
-    y = x @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
-    y = y + 0.1 * torch.randn(60, generator=generator, dtype=torch.float64)
+    x = 3 * normal(60, 3, seed=generator) + 2
+    y = x @ torch.tensor([1.0, -2.0, 0.5]).double() + 0.1 * normal(60, seed=generator)
     method = GaussNewton(evidence=True)
-    model = LiftedMLP(
-        (3, 8, 1), activations.Tanh(), losses.SquaredError(), skip=True, method=method
-    ).fit(x, y)
+    model = LiftedMLP((3, 8, 1), "tanh", losses.SquaredError(), skip=True, method=method).fit(x, y)
     (w, b), (v, c), (q, none) = ((one.matrix, one.bias) for one in model.weights)
     assert b is not None and c is not None and none is None
     data = (x - x.mean(0)) / model.standardization.moments[model.network.inputs[0]].scale
@@ -64,7 +61,7 @@ def test_a_skip_is_a_linear_layer_beside_the_chain(tmp_path, generator):
     right = (data @ w + b).tanh() @ v + c + data @ q
     torch.testing.assert_close(model.forward(x), above.undone(right))
     least_squares = torch.linalg.lstsq(torch.cat([x, torch.ones(60, 1)], 1), y[:, None]).solution
-    far = 100 * torch.randn(9, 3, generator=generator, dtype=torch.float64)  # beyond the data
+    far = 100 * normal(9, 3, seed=generator)  # beyond the data
     wanted = far @ least_squares[:3] + least_squares[3]
     torch.testing.assert_close(model.forward(far), wanted, rtol=0.05, atol=5.0)
     again = load(save(model, tmp_path / "skip.safetensors"))

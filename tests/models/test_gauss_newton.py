@@ -19,19 +19,18 @@ from liftednet.models.methods.gauss_newton import forward_of
 from liftednet.penalties import Nonnegative, SpectralNorm, SquaredFrobenius
 from liftednet.solvers.gauss_newton.kinks import exchanged, perturbed
 from liftednet.solvers.gauss_newton.steps import steps
+from tests.draws import normal
 from tests.models.networks import trace_of
 
 
 def small_model(**given: Any) -> LiftedRNN:
-    options: dict[str, Any] = {
-        "hidden_size": 3, "start": "orthogonal", "method": GaussNewton(2), **given,
-    }  # fmt: skip
-    return LiftedRNN(2, output_size=2, standardize=False, **options)
+    options = {"start": "orthogonal", "method": GaussNewton(2), **given}
+    return LiftedRNN(2, 3, output_size=2, standardize=False, **options)
 
 
-def test_of_several_starts_the_best_goes_on(generator):
+def test_of_several_starts_the_best_goes_on():
     model = small_model(start="auto", method=GaussNewton(4))
-    x = torch.randn(30, 4, 2, generator=generator, dtype=torch.float64)
+    x = normal(30, 4, 2)
     y = (x[..., 0] > 0).long()  # which a start that learns nothing would not be left at
     trace = trace_of(model.fit(x, y))
     drawn, ends = torch.Generator().manual_seed(model.seed), []
@@ -65,10 +64,8 @@ def test_many_long_sequences_are_trained_in_batches(generator, monkeypatch):
     y = (x[..., 0] > 0).long()
     monkeypatch.setattr(choice, "_MANY", 50)
     monkeypatch.setattr(choice, "_MOST_OVER_TIME", 1.0)
-    for fitted in (
-        LiftedRNN(2, 3, 2, max_iter=3).fit(x, y),
-        LiftedRNN(2, 3, 2, max_iter=3).fit(DataLoader(TensorDataset(x, y), batch_size=20)),
-    ):
+    for data in ((x, y), (DataLoader(TensorDataset(x, y), batch_size=20),)):
+        fitted = LiftedRNN(2, 3, 2, max_iter=3).fit(*data)
         assert {step.solver for step in trace_of(fitted).steps} == {"minibatch"}
 
 
@@ -78,10 +75,8 @@ def test_kinks_do_not_stop_a_fit_above_what_gradients_reach(held, generator):
     x = 2 * torch.rand(60, 2, generator=generator, dtype=torch.float64) - 1
     y = torch.sin(3 * x[:, :1]) * x[:, 1:]
     y = (y - y.mean()) / y.std()
-    model = LiftedMLP(
-        (2, 20, 1), ReLU(), SquaredError(), penalty=penalty, method="gauss-newton",
-        standardize=False,
-    )  # fmt: skip
+    how: dict[str, Any] = {"penalty": penalty, "method": "gauss-newton", "standardize": False}
+    model = LiftedMLP((2, 20, 1), ReLU(), SquaredError(), **how)
     ends = (0, None) if held else (None, None)
     both = ((layer.matrix, layer.bias) for layer in model._first_weights())
     like = [part for pair in both for part in pair if part is not None]
@@ -97,16 +92,9 @@ def test_kinks_do_not_stop_a_fit_above_what_gradients_reach(held, generator):
         return float(total.detach()), torch.cat([s.flatten() for s in slopes]).numpy()
 
     bounds = [ends] * 40 + [(None, None)] * 20 + [ends] * 20 + [(None, None)]
-    options = {"maxiter": 5000, "maxfun": 20_000}
-    other = minimize(
-        valued, start.numpy(), jac=True, method="L-BFGS-B", bounds=bounds, options=options
-    )
+    how = {"method": "L-BFGS-B", "options": {"maxiter": 5000, "maxfun": 20_000}}
+    other = minimize(valued, start.numpy(), jac=True, bounds=bounds, **how)
     assert model.fit(x, y).objective() <= other.fun  # which noise on the weights gets below
-
-
-def rows(seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(40, 3, generator=generator, dtype=torch.float64)
 
 
 def with_kinks(x: Tensor, *hidden: int, **options: Any) -> tuple[Any, Tensor]:
@@ -119,17 +107,16 @@ def with_kinks(x: Tensor, *hidden: int, **options: Any) -> tuple[Any, Tensor]:
 
 
 def test_steps_across_kinks_go_on_from_any_of_them():
-    forward, point = with_kinks(rows(3), 6, 6, standardize=False)
+    forward, point = with_kinks(normal(40, 3, seed=3), 6, 6, standardize=False)
     found = [*islice(steps(forward, point, 1e-9, crossed=0), 3)]
     assert found[-1].objective < found[0].objective and found[-2].crossed is not None
-    (again, *_) = steps(
-        forward, found[-2].point, 1e-9, objective=found[-2].objective, crossed=found[-2].crossed
-    )
+    how: dict[str, Any] = {"objective": found[-2].objective, "crossed": found[-2].crossed}
+    (again, *_) = steps(forward, found[-2].point, 1e-9, **how)
     assert torch.equal(again.point, found[-1].point)
 
 
 def test_exchanged_units_are_those_by_which_outputs_vary_least():
-    h = rows(3)
+    h = normal(40, 3, seed=3)
     forward, point = with_kinks(h, 10, 10, standardize=False)
     before, after = (forward.split(p) for p in (point, exchanged(forward, point, 2)[0]))
     for below, above in ((0, 1), (1, 2)):
@@ -141,7 +128,7 @@ def test_exchanged_units_are_those_by_which_outputs_vary_least():
 
 @pytest.mark.parametrize("start", [lambda *given: exchanged(*given)[0], perturbed])
 def test_starts_beside_kinks_leave_a_column_alone_that_stands_still(start):
-    x = rows(4)
+    x = normal(40, 3, seed=4)
     x[:, 2] = 5.0
     forward, point = with_kinks(x, 10)
     before = forward.split(point)[0]

@@ -14,7 +14,6 @@ from liftednet.activations import Tanh
 from liftednet.constraints import (
     Bounds,
     Budget,
-    Constraint,
     GroupMeans,
     Linear,
     Order,
@@ -23,6 +22,7 @@ from liftednet.constraints import (
 )
 from liftednet.losses import BinaryCrossEntropy, SquaredError
 from liftednet.models import LiftedMLP
+from tests.draws import normal
 from tests.models.networks import trace_of
 
 ROWS = np.array([0, 2, 3, 5])
@@ -37,10 +37,8 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("whole", "own"), PAIRS)
-def test_what_is_asked_of_some_rows_is_what_speaks_of_them_alone(
-    whole: Constraint, own: Constraint
-) -> None:
-    scores = torch.randn(4, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+def test_what_is_asked_of_some_rows_is_what_speaks_of_them_alone(whole, own) -> None:
+    scores = normal(4, 1)
     wanted = own.violation(scores)
     assert whole.taken(ROWS, 6).violation(scores) == pytest.approx(wanted, rel=1e-12)
     assert wanted > 0
@@ -49,8 +47,7 @@ def test_what_is_asked_of_some_rows_is_what_speaks_of_them_alone(
 def drawn(samples: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return inputs, most of them of no use, labels that are half noise, and groups."""
     generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(samples, 12, generator=generator, dtype=torch.float64)
-    noise = torch.randn(2, samples, generator=generator, dtype=torch.float64)
+    x, noise = normal(samples, 12, seed=generator), normal(2, samples, seed=generator)
     y = (x[:, 0] + noise[0] > 0).double().unsqueeze(1)
     return x, y, (x[:, 1] + noise[1] > 0).long()
 

@@ -16,6 +16,7 @@ from liftednet.layers import dense
 from liftednet.losses import SquaredError
 from liftednet.models import FullBatch, Lifted, LiftedMLP, Minibatch
 from liftednet.models.incomplete import Factors, fit_factors
+from tests.draws import normal
 from tests.models.networks import refuses
 
 FEW = Minibatch(epochs=5)
@@ -46,9 +47,9 @@ def holes(rows: Tensor, share: float, seed: int = 0) -> Tensor:
 def related(samples: int = 400) -> tuple[Tensor, Tensor]:
     """Return six features of two causes, and a target of the first cause."""
     generator = torch.Generator().manual_seed(1)
-    causes = torch.randn(samples, 2, generator=generator)
+    causes, noise = (normal(samples, n, seed=generator, dtype=torch.float32) for n in (2, 6))
     mixing = torch.tensor([[1.0, 1.0, -1.0, 0.0, 0.0, 0.5], [0.0, 0.3, 0.0, 1.0, -1.0, 0.5]])
-    rows = causes @ mixing + 0.3 * torch.randn(samples, 6, generator=generator)
+    rows = causes @ mixing + 0.3 * noise
     return rows * torch.tensor([1.0, 10.0, 0.1, 1.0, 1.0, 1.0]) + 5, causes[:, :1].abs()
 
 
@@ -72,8 +73,8 @@ def test_completion_is_the_conditional_mean() -> None:
 
 def test_draws_have_the_conditional_covariance() -> None:
     known, row = drawn(), torch.tensor([0.3, torch.nan, 1.0, torch.nan, -1.0]).double()
-    normal = torch.randn(100_000, known.width, generator=torch.Generator().manual_seed(0))
-    draws = known.completed(row.expand(len(normal), 5), normal.double()).numpy()
+    drawn_normal = normal(100_000, known.width, dtype=torch.float32).double()
+    draws = known.completed(row.expand(100_000, 5), drawn_normal).numpy()
     mean, covariance = conditional(known, row.numpy())
     np.testing.assert_allclose(draws.mean(0), mean, atol=0.02)
     np.testing.assert_allclose(np.cov(draws.T), covariance, atol=0.02)
@@ -82,10 +83,9 @@ def test_draws_have_the_conditional_covariance() -> None:
 
 def test_fit_finds_the_covariance_behind_holes() -> None:
     known = drawn()
-    normal = torch.randn(20_000, 7, generator=torch.Generator().manual_seed(0)).double()
-    rows = known.completed(torch.full((20_000, 5), torch.nan).double(), normal)
-    seen = holes(rows, 0.3)
-    found = fit_factors(seen, 2)
+    drawn_normal = normal(20_000, 7, dtype=torch.float32).double()
+    rows = known.completed(torch.full((20_000, 5), torch.nan).double(), drawn_normal)
+    found = fit_factors(holes(rows, 0.3), 2)
     wanted = known.loadings.T @ known.loadings + torch.diag(known.own)
     np.testing.assert_allclose(found.mean, known.mean, atol=0.05)
     covariance = found.loadings.T @ found.loadings + torch.diag(found.own)
@@ -104,8 +104,7 @@ def test_a_row_counts_as_often_as_its_weight() -> None:
 def test_a_column_that_does_not_vary_is_completed_by_its_value() -> None:
     rows = torch.cat([related(60)[0], torch.full((60, 1), 3.0), torch.zeros(60, 1)], 1)
     found = fit_factors(holes(rows, 0.3), 7)
-    normal = torch.randn(60, found.width, generator=torch.Generator().manual_seed(0))
-    ends = found.completed(holes(rows, 0.3), normal.double())[:, 6:]
+    ends = found.completed(holes(rows, 0.3), normal(60, found.width))[:, 6:]
     torch.testing.assert_close(ends, rows[:, 6:])
     assert not ends[:, 1].any()
 
@@ -151,11 +150,11 @@ def test_images_and_two_inputs() -> None:
 def test_refusals() -> None:
     rows, target = related(40)
     gaps = holes(rows, 0.3)
-    refuses(DataError, "NaN", lambda: LiftedMLP((6, 4, 1), loss=SquaredError()).fit(gaps, target))
+    refuses(DataError, "NaN", LiftedMLP((6, 4, 1), loss=SquaredError()).fit, gaps, target)
     model = LiftedMLP((6, 4, 1), loss=SquaredError(), missing=True, method=FEW)
-    refuses(DataError, "infinite", lambda: model.fit(gaps.nan_to_num(torch.inf), target))
-    with pytest.raises(DataError, match="feature 2"):
-        model.fit(gaps.index_fill(1, torch.tensor(2), torch.nan), target)
+    refuses(DataError, "infinite", model.fit, gaps.nan_to_num(torch.inf), target)
+    unseen = gaps.index_fill(1, torch.tensor(2), torch.nan)
+    refuses(DataError, "feature 2", model.fit, unseen, target)
     fitted = model.fit(gaps, target)
     fitted.with_weights(fitted.weights)
     refuses(NotFittedError, "prior", lambda: fitted.forward(gaps))

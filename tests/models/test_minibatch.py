@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from liftednet.penalties import Nonnegative, Penalty, RowNorm
 from liftednet.problems import OutputFit, StateFit, Weights
 from liftednet.solvers import solve
 from liftednet.solvers.layer_metric import LayerMetric, slope_of
+from tests.draws import normal
 from tests.models.networks import bias_of, full, gradients, labeled, refuses, same_bits
 
 X, Y = labeled(samples=60)
@@ -57,11 +60,8 @@ def test_the_moved_states_lower_their_state_fit(activation):
     start = full((4, 6, 3), activation, sweeps=1).fit(X, Y).weights
     # Phi is 1-strongly convex here: with this lam the linearized link is an upper bound.
     lam = float(torch.linalg.matrix_norm(start[1].matrix, 2)) ** 2
-    network = LiftedMLP(
-        (4, 6, 3), activation, lam=lam, rho=1e-3, start=start, method=Minibatch(epochs=1),
-        standardize=False,
-    )  # fmt: skip
-    network.fit(X, Y)
+    how: dict[str, Any] = {"lam": lam, "rho": 1e-3, "start": start, "standardize": False}
+    network = LiftedMLP((4, 6, 3), activation, method=Minibatch(epochs=1), **how).fit(X, Y)
     fit, (passed,) = network.subproblem("states 1"), network.states
     assert isinstance(fit, StateFit)
     u = network.weights[0].apply(X).requires_grad_()
@@ -94,19 +94,17 @@ def test_steps_of_layers_with_signs_are_shorter_the_more_there_are():
 @pytest.mark.parametrize("penalty", [Nonnegative(), Nonnegative(0.3), RowNorm(0.5)])
 def test_a_step_ends_at_the_nearest_point_of_the_constraint(penalty: Penalty) -> None:
     metric = LayerMetric(6, True, 0, 30.0, 0.95, torch.Generator())
-    x = 2 * torch.randn(200, 6, generator=torch.Generator().manual_seed(0)).double() + 1
+    x, w = 2 * normal(200, 6) + 1, normal(6, 4, seed=1)
     metric.begin(*metric.first_sums(x))
     metric.look(*metric.sums(x))
-    w = torch.randn(6, 4, generator=torch.Generator().manual_seed(1)).double()
     none, length = torch.zeros(6, 4).double(), torch.tensor(0.7, dtype=torch.float64)
     move = metric.proximal_move(none, torch.zeros(4).double(), penalty, counts=1.0)
     layer = Weights(w, torch.ones(4).double())
     found = move.taken(layer, length, length * move.scale)
     p = cp.Variable((6, 4))
     distance = float((x - x.mean(0)).square().mean()) * cp.sum_squares(p - w.numpy()) / (2 * 0.7)
-    cp.Problem(cp.Minimize(penalty.expression(p) + distance), penalty.domain(p)).solve(
-        solver="CLARABEL"
-    )
+    problem = cp.Problem(cp.Minimize(penalty.expression(p) + distance), penalty.domain(p))
+    problem.solve(solver="CLARABEL")
     assert p.value is not None and np.allclose(found.matrix, p.value, atol=1e-5)
     means = x.mean(0) @ w + 1, x.mean(0) @ found.matrix + bias_of(found)
     torch.testing.assert_close(*means)  # what the constraint moves, the bias brings back
@@ -123,8 +121,8 @@ def test_no_step_is_longer_than_the_parabola_allows():
 @given(st.integers(1, 40), st.floats(0.1, 100))
 def test_the_metric_is_inverted_exactly_once_the_eigenvectors_are_found(samples, damping):
     generator = torch.Generator().manual_seed(samples)
-    basis = torch.linalg.qr(torch.randn(8, 8, generator=generator, dtype=torch.float64))[0]
-    parts = torch.randn(200, 2, generator=generator, dtype=torch.float64)
+    basis = torch.linalg.qr(normal(8, 8, seed=generator))[0]
+    parts = normal(200, 2, seed=generator)
     x = parts * torch.tensor([5.0, 2.0]) @ basis[:2] + 1
     metric = LayerMetric(8, True, 2, damping, 0.0, generator)
     metric.begin(*metric.first_sums(x))
@@ -137,7 +135,7 @@ def test_the_metric_is_inverted_exactly_once_the_eigenvectors_are_found(samples,
     full[8, 8] = variance + 1 / damping
     shift = torch.eye(9, dtype=torch.float64)
     shift[8, :8] = x.mean(0)  # the bias of centered inputs is b + mean' W
-    gradient = torch.randn(9, 3, generator=generator, dtype=torch.float64)
+    gradient = normal(9, 3, seed=generator)
     wanted = torch.linalg.solve(shift.T @ full @ shift, gradient)
     move = metric.move(metric.centered_gradient(gradient[:8], gradient[8]), gradient[8])
     assert move.bias is not None
@@ -193,17 +191,13 @@ def test_an_interrupted_training_has_no_last_fit():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("name", "value"),
     [
-        ({"epochs": 0}, "epochs"),
-        ({"batch_size": 2.5}, "batch_size"),
-        ({"rate": 0.0}, "rate"),
-        ({"damping": float("inf")}, "damping"),
-        ({"rank": -1}, "rank"),
+        ("epochs", 0), ("batch_size", 2.5), ("rate", 0.0), ("damping", float("inf")), ("rank", -1),
     ],
-)
-def test_numbers_out_of_range_are_refused(options, words):
-    refuses(DataError, words, lambda: Minibatch(**options))
+)  # fmt: skip
+def test_numbers_out_of_range_are_refused(name, value):
+    refuses(DataError, name, lambda: Minibatch(**{name: value}))
 
 
 def test_steps_never_take_the_memory_of_weights_that_an_epoch_has_kept():
@@ -222,16 +216,15 @@ def test_steps_never_take_the_memory_of_weights_that_an_epoch_has_kept():
 
 
 def test_what_does_not_go_together_is_refused():
-    loader = DataLoader(TensorDataset(X.float(), Y), batch_size=10)
-    with pytest.raises(DeclarationError, match="'auto', 'full', 'gauss-newton', 'global'"):
-        LiftedMLP((4, 3), method="batch")
-    with pytest.raises(DeclarationError, match="SimplexCrossEntropy"):
-        LiftedMLP((4, 5, 3), loss=losses.SimplexCrossEntropy(), refit_output=True)
-    refuses(DataError, "DataLoader", lambda: full((4, 8, 3)).fit(loader))
-    with pytest.raises(DataError, match="refit_output"):
-        LiftedMLP((4, 8, 3), method=SHORT, refit_output=True).fit(loader)
-    refuses(DataError, "own y", lambda: LiftedMLP((4, 8, 3), method=SHORT).fit(loader, Y))
-    with pytest.raises(DataError, match="pairs"):
-        LiftedMLP((4, 8, 3), method=SHORT).fit(DataLoader(TensorDataset(X.float()), batch_size=10))
-    with pytest.raises(DataError, match="holds out 0 of 2"):
-        LiftedMLP((4, 3), early_stopping=True).fit(X[:2], Y[:2])
+    loader, rows = DataLoader(TensorDataset(X, Y)), DataLoader(TensorDataset(X))
+    short, loss = LiftedMLP((4, 8, 3), method=SHORT), losses.SimplexCrossEntropy()
+    refit, held = LiftedMLP((4, 3), refit_output=True), LiftedMLP((4, 3), early_stopping=True)
+    words = "'auto', 'full', 'gauss-newton', 'global'"
+    refuses(DeclarationError, words, LiftedMLP, (4, 3), method="batch")
+    words = "SimplexCrossEntropy"
+    refuses(DeclarationError, words, LiftedMLP, (4, 5, 3), loss=loss, refit_output=True)
+    refuses(DataError, "DataLoader", full((4, 8, 3)).fit, loader)
+    refuses(DataError, "refit_output", refit.fit, loader)
+    refuses(DataError, "own y", short.fit, loader, Y)
+    refuses(DataError, "pairs", short.fit, rows)
+    refuses(DataError, "holds out 0 of 2", held.fit, X[:2], Y[:2])

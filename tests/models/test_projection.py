@@ -129,10 +129,8 @@ def held() -> Lifted:
 
 
 def test_a_traced_program_is_within_them(held, tmp_path) -> None:
-    samples = torch.export.Dim("samples")
-    program = torch.export.export(
-        to_torch(held), (torch.from_numpy(X),), dynamic_shapes=({0: samples},)
-    )
+    free = ({0: torch.export.Dim("samples")},)
+    program = torch.export.export(to_torch(held), (torch.from_numpy(X),), dynamic_shapes=free)
     torch.export.save(program, tmp_path / "model.pt2")
     traced = torch.export.load(tmp_path / "model.pt2").module()
     slopes = []
@@ -177,16 +175,14 @@ def test_what_cannot_be_held_is_refused(within, said) -> None:
 
 
 def test_where_it_cannot_stand() -> None:
-    graph = Network()
-    with pytest.raises(DeclarationError, match="SquaredError"):
-        graph.loss(Quantile(), dense(graph.input(2), 2), within=[Bounds(lower=0)])
     holes = Network()
     scores = dense(holes.input(4, missing=True), 3)
+    refuses(DeclarationError, "SquaredError", holes.loss, Quantile(), scores, within=[BALANCE])
     refuses(DeclarationError, "missing", holes.loss, SquaredError(), scores, within=[BALANCE])
     refuses(DeclarationError, "not affine", Lifted, network(Bounds(lower=0)), method=FullBatch())
-    with pytest.raises(DeclarationError, match="by one of the two"):
-        Lifted(network(BALANCE)).fit(X, Y, constraints=[GroupMeans(np.arange(120) % 2)])
-    refuses(DataError, "within=", lambda: Lifted(network()).fit(X, Y, constraints=[BALANCE]))
+    held, means = Lifted(network(BALANCE)), [GroupMeans(np.arange(120) % 2)]
+    refuses(DeclarationError, "by one of the two", held.fit, X, Y, constraints=means)
+    refuses(DataError, "within=", Lifted(network()).fit, X, Y, constraints=[BALANCE])
 
 
 @pytest.mark.parametrize("limits", [Bounds(5, 6), Bounds(-1e-9, 1e-9), Linear([1.0], equal=5)])

@@ -18,8 +18,8 @@ from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRN
 from liftednet.models.settings import Settings
 from liftednet.network import Network
 from liftednet.penalties import SquaredFrobenius
-from tests.models.networks import same_bits, trace_of
-from tests.models.registry import BY_NAME, Graph
+from tests.models.networks import refuses, same_bits, trace_of
+from tests.models.registry import BY_NAME, LABELS, ROWS, TARGETS, Graph
 
 BUILT: dict[str, Callable[..., Lifted]] = {
     "chain": lambda **how: LiftedMLP((4, 5, 4, 3), (Tanh(), ReLU()), **how),
@@ -64,19 +64,19 @@ def test_a_shape_is_a_setting_of_chains(how: dict[str, Any]) -> None:
     built = LiftedMLP(sizes, loss=loss, max_iter=5, **how)
     declared = Lifted(LiftedMLP(sizes, loss=loss).network, max_iter=5, **how)
     assert same_bits(*(one.fit(graph.x, graph.y).weights for one in (built, declared)))
-    with pytest.raises(DeclarationError, match="another graph"):
-        Lifted(BY_NAME["two of each"].network(), **how)
+    refuses(DeclarationError, "another graph", Lifted, BY_NAME["two of each"].network(), **how)
 
 
-def test_an_estimator_is_the_builder() -> None:
-    x, y = BY_NAME["chain"].x, BY_NAME["chain"].y
-    quick: dict[str, Any] = {"random_state": 0, "max_iter": 5}
-    found = LiftedClassifier((5,), **quick).fit(x.numpy(), y.numpy()).model_
-    assert same_bits(found.weights, LiftedMLP((4, 5, 3), max_iter=5).fit(x, y).weights)
-    targets = BY_NAME["without a bias"].y
-    found = LiftedRegressor((5,), **quick).fit(x.numpy(), targets.numpy()).model_
-    wanted = LiftedMLP((4, 5, 2), loss=SquaredError(), max_iter=5).fit(x, targets)
-    assert same_bits(found.weights, wanted.weights)
+@pytest.mark.parametrize(
+    ("kind", "targets", "builder"),
+    [
+        (LiftedClassifier, LABELS, LiftedMLP((4, 5, 3), max_iter=5)),
+        (LiftedRegressor, TARGETS, LiftedMLP((4, 5, 2), loss=SquaredError(), max_iter=5)),
+    ],
+)
+def test_an_estimator_is_the_builder(kind, targets, builder) -> None:
+    found = kind((5,), random_state=0, max_iter=5).fit(ROWS.numpy(), targets.numpy()).model_
+    assert same_bits(found.weights, builder.fit(ROWS, targets).weights)
 
 
 @pytest.mark.parametrize("builder", [LiftedMLP, LiftedRNN, Lifted])
@@ -87,10 +87,9 @@ def test_a_builder_shows_every_setting_with_the_one_default(builder: type[Lifted
             assert shown[setting.name].default is setting.default
             assert f"    {setting.name}: " in (builder.__doc__ or "")
     assert "settings" not in shown
-    with pytest.raises(TypeError, match="rate"):
-        LiftedMLP((2, 2), rate=0.1)
-    with pytest.raises(DeclarationError, match=r"LiftedMLP takes .* liftednet\.lift a torch"):
-        Lifted((4, 5, 3))  # type: ignore[arg-type]
+    refuses(TypeError, "rate", LiftedMLP, (2, 2), rate=0.1)
+    words = r"LiftedMLP takes .* liftednet\.lift a torch"
+    refuses(DeclarationError, words, Lifted, (4, 5, 3))
 
 
 FLAT = 0.25**2  # phi' of a sigmoid is at most 1/4

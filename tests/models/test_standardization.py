@@ -16,12 +16,13 @@ from liftednet.models import Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.storage import load, save
 from liftednet.penalties import Nonnegative, SpectralNorm
 from liftednet.samples import Weights
+from tests.draws import normal
+from tests.models.networks import told
 from tests.models.registry import BY_NAME
 
 
-def drawn(samples=120, features=4, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(samples, features, generator=generator, dtype=torch.float64)
+def drawn(samples=120, features=4):
+    x = normal(samples, features)
     return x, (x[:, :1] * x[:, 1:2] + x[:, 2:3]).contiguous()
 
 
@@ -32,10 +33,7 @@ def seen(model):
 
 def warns(words, model, x, y):
     """Return whether a fit has warned in these words."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model.fit(x, y)
-    return any(words in str(one.message) for one in caught)
+    return any(words in text for text in told(model.fit, x, y))
 
 
 QUICK = Minibatch(epochs=3)
@@ -95,10 +93,8 @@ def test_what_is_seldom_off_its_mean_stays_within_bounds_and_constants_do_no_har
 def test_given_weights_are_for_raw_data():
     x, y = drawn()
     x = 100 * x + 30
-    start = [
-        Weights(torch.randn(4, 3, dtype=torch.float64) / 100, torch.ones(3, dtype=torch.float64)),
-        Weights(torch.randn(3, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)),
-    ]
+    ones, zero = torch.ones(3).double(), torch.zeros(1).double()
+    start = [Weights(normal(4, 3) / 100, ones), Weights(normal(3, 1, seed=1), zero)]
     still = Minibatch(epochs=1, rate=1e-12)
     model = LiftedMLP((4, 3, 1), Tanh(), SquaredError(), start=start, method=still).fit(x, y)
     expected = torch.tanh(start[0].apply(x)) @ start[1].matrix
@@ -131,14 +127,12 @@ def test_a_constraint_that_folding_would_break_keeps_the_maps_as_layers(tmp_path
 
 @pytest.mark.parametrize("learned", [False, True])
 def test_sequences_keep_zeros_where_they_have_ended(learned, generator):
-    x = 50 + 10 * torch.randn(30, 6, 3, generator=generator, dtype=torch.float64)
+    x = 50 + 10 * normal(30, 6, 3, seed=generator)
     lengths = torch.randint(2, 7, (30,), generator=generator)
     y = torch.randint(0, 2, (30,), generator=generator)
     model = LiftedRNN(3, 5, 2, method=Minibatch(epochs=4), divergence="tight",
                       learn_initial_state=learned).fit(x, y, lengths=lengths)  # fmt: skip
-    spoiled = x.clone()
-    for row, length in enumerate(lengths):
-        spoiled[row, length:] = 1e6
+    spoiled = x.where((torch.arange(6) < lengths[:, None])[..., None], 1e6)
     answers = model.forward(x, lengths=lengths)
     torch.testing.assert_close(model.forward(spoiled, lengths=lengths), answers)
     exported = to_torch(model)(x, lengths=lengths)
@@ -159,8 +153,8 @@ def test_a_fit_that_comes_to_nothing_warns():
     labels = (y[:, 0] > 0).long()
     with pytest.warns(FitWarning, match="constant prediction"):
         LiftedMLP((4, 5, 2), rho=1e5, method=QUICK).fit(x, labels)
-    dead = [Weights(torch.randn(4, 5), torch.full((5,), -99.0)),
-            Weights(torch.randn(5, 2), torch.zeros(2))]  # fmt: skip
+    dead = [Weights(torch.ones(4, 5), torch.full((5,), -99.0)),
+            Weights(torch.eye(5, 2), torch.zeros(2))]  # fmt: skip
     with pytest.warns(FitWarning, match="5 of the 5 units"):
         LiftedMLP((4, 5, 2), start=dead, method=QUICK).fit(x.float(), labels)
 
@@ -235,19 +229,19 @@ def test_one_entry_that_stands_for_a_missing_one_is_told():
         model.fit(x, y)
 
 
-@pytest.mark.parametrize("kind", ["heavy tails", "mostly zeros", "few counts", "a far class"])
+UNLIKE = {
+    "heavy tails": lambda x: (2 * x).exp(),
+    "mostly zeros": lambda x: (x > 2).double(),
+    "few counts": lambda x: (x > 1.5) * (3 * x).round(),
+    "a far class": lambda x: x + 8 * (x[:, 2:3] > 0),
+}
+
+
+@pytest.mark.parametrize("kind", UNLIKE)
 def test_rows_that_are_only_unlike_are_not_called_far(kind):
     x, _ = drawn(300)
     labels = (x[:, 2] > 0).long()
-    if kind == "heavy tails":
-        x = (2 * x).exp()
-    elif kind == "mostly zeros":
-        x = (x > 2).double()
-    elif kind == "few counts":
-        x = (x > 1.5) * (3 * x).round()
-    else:
-        x[labels > 0] += 8
-    assert not warns("lies far", LiftedMLP((4, 5, 2), method=QUICK), x, labels)
+    assert not warns("lies far", LiftedMLP((4, 5, 2), method=QUICK), UNLIKE[kind](x), labels)
 
 
 def test_a_warning_points_at_the_line_that_asked_for_the_fit():

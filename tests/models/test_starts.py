@@ -61,11 +61,8 @@ def test_a_convolution_is_fitted_and_shared_or_constant_weights_are_not():
     assert shared.weights is not None
     position = network.parameters.index(shared.weights)
     assert torch.allclose(model.weights[position].matrix, drawn.weights[position].matrix)
-    u = torch.nn.functional.conv2d(
-        X[:1000].view(-1, 1, 8, 8),
-        model.weights[0].matrix.T.reshape(3, 1, 3, 3),
-        model.weights[0].bias,
-    )
+    kernels = model.weights[0].matrix.T.reshape(3, 1, 3, 3)
+    u = torch.nn.functional.conv2d(X[:1000].view(-1, 1, 8, 8), kernels, model.weights[0].bias)
     assert torch.allclose(u.mean((0, 2, 3)), torch.zeros(3), atol=1e-4)
     deviation = linear_range(activations.Tanh())[1]
     assert float(u.var((0, 2, 3), correction=0).mean().sqrt()) == pytest.approx(deviation, rel=1e-4)

@@ -17,6 +17,7 @@ from liftednet.models.methods import minibatch, step_graphs
 from liftednet.models.methods.minibatch import BatchSteps
 from liftednet.penalties import L1, Nonnegative, RowNorm
 from liftednet.solvers.layer_metric import LayerMetric
+from tests.draws import normal
 from tests.models.networks import labeled
 from tests.models.test_checkpoints import outcome, resumed
 
@@ -66,7 +67,7 @@ def _dense(*args: Any, **options: Any) -> LiftedMLP:
 
 
 def _lifted(network: nn.Module, *shape: int) -> tuple[Any, Tensor, Tensor]:
-    x = torch.randn(60, *shape, generator=torch.Generator().manual_seed(0))
+    x = normal(60, *shape, dtype=torch.float32)
     y = (x.flatten(1).sum(1) > 0).long()
     return lift(network, x[:2], loss=losses.CrossEntropy(), show=False, max_iter=3), x, y
 
@@ -125,9 +126,7 @@ def test_means_that_meet_are_where_the_weights_are(monkeypatch: pytest.MonkeyPat
     assert set(seen) == {(torch.float64, torch.float64)}
 
 
-def test_what_cannot_be_recorded_stays_plain_and_is_told_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_cannot_be_recorded_stays_plain_and_is_told_once(monkeypatch) -> None:
     losses, _ = _trained("float32")
     replays = Replays(monkeypatch)
 
@@ -142,9 +141,7 @@ def test_what_cannot_be_recorded_stays_plain_and_is_told_once(
     assert found == losses
 
 
-def test_validation_and_checkpoints_read_the_weights_of_their_step(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
+def test_validation_and_checkpoints_read_the_weights_of_their_step(monkeypatch, tmp_path) -> None:
     def make() -> LiftedMLP:
         return _dense(
             activations.Tanh(), dtype=torch.float32, method=Minibatch(epochs=4, batch_size=2),

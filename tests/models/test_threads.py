@@ -17,7 +17,7 @@ from liftednet.layers import convolution, dense
 from liftednet.losses import CrossEntropy
 from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.preparation import few_threads
-from tests.models.networks import labeled
+from tests.models.networks import labeled, refuses
 
 X, Y = labeled(samples=60)
 
@@ -52,12 +52,10 @@ def test_threads_come_back_where_a_fit_fails() -> None:
         assert torch.get_num_threads() == 1
         raise RuntimeError("enough")
 
-    with pytest.raises(RuntimeError, match="enough"):
-        LiftedMLP((4, 8, 3), method=Minibatch(2)).fit(X, Y, on_step=fail)
-    bad: Any
+    model = LiftedMLP((4, 8, 3), method=Minibatch(2))
+    refuses(RuntimeError, "enough", model.fit, X, Y, on_step=fail)
     for bad in ((), 3.0, None):
-        with pytest.raises(DataError):
-            LiftedMLP((4, 8, 3)).fit(bad, Y)
+        refuses(DataError, "", model.fit, bad, Y)
     assert torch.get_num_threads() == 4
 
 

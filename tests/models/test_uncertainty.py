@@ -14,17 +14,17 @@ from liftednet.losses import SquaredError
 from liftednet.models import LiftedMLP
 from liftednet.models.data import prepared
 from liftednet.models.uncertainty import Ball, Box, WorstRows
+from tests.draws import normal
+from tests.models.networks import refuses
 
 RADIUS = 0.3
 
 
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+REGIONS = [(Ball(RADIUS), 2), (Box(RADIUS), 1)]
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize(("region", "dual"), [(Ball(RADIUS), 2), (Box(RADIUS), 1)], ids=repr)
+@pytest.mark.parametrize(("region", "dual"), REGIONS, ids=repr)
 def test_the_worst_square_of_one_output_is_the_closed_form(region, dual, scaled) -> None:
     """max |y - (x + d) w - b|^2 / 2 = (|y - x w - b| + r |w|)^2 / 2 in the dual norm."""
     x, y = normal(12, 4), normal(12, 1, seed=1)
@@ -46,7 +46,7 @@ def test_the_worst_square_of_one_output_is_the_closed_form(region, dual, scaled)
     torch.testing.assert_close(length, torch.full_like(length, RADIUS))
 
 
-@pytest.mark.parametrize(("region", "dual"), [(Ball(RADIUS), 2), (Box(RADIUS), 1)], ids=repr)
+@pytest.mark.parametrize(("region", "dual"), REGIONS, ids=repr)
 def test_a_layer_for_two_classes_ends_at_the_optimum_of_cvxpy(region, dual) -> None:
     x, label = normal(60, 3), (torch.arange(60) % 2)
     x[:, 0] += 2 * label
@@ -99,5 +99,4 @@ def test_a_network_holds_its_loss_on_moved_rows_and_its_file_keeps_how(tmp_path)
     ],
 )
 def test_what_cannot_be_trained_so_is_refused(make, message) -> None:
-    with pytest.raises((DeclarationError, ValueError), match=message):
-        make()
+    refuses((DeclarationError, ValueError), message, make)
