@@ -136,12 +136,7 @@ def running_sum(samples: int, length: int, seed: int = 0) -> tuple[Tensor, Tenso
     """
     require_count("samples", samples, 1)
     require_count("length", length, 1)
-    x = (
-        2
-        * torch.rand(
-            samples, length, 1, generator=torch.Generator().manual_seed(require_seed(seed))
-        )
-        - 1
-    )
+    source = torch.Generator().manual_seed(require_seed(seed))
+    x = 2 * torch.rand(samples, length, 1, generator=source) - 1
     total = x.squeeze(2).double().cumsum(1)
     return x, (total <= 0).long()

@@ -284,7 +284,11 @@ class ExportedGraph(nn.Module):
     @property
     def layers(self) -> list[Weights]:
         """The weights that the modules hold now, in the order of the graph's parameters."""
-        return [_weights_in(getattr(self, name)) for name in self._names]
+        parts: list[Any] = [getattr(self, name) for name in self._names]
+        return [  # torch's layouts have outputs first
+            Weights(x.matrix if isinstance(x, LayerWeights) else x.weight.flatten(1).T, x.bias)
+            for x in parts
+        ]
 
     def _output(self, term: Any, values: dict[Any, Any]) -> Tensor:
         if self.logits or term.state is None:
@@ -425,13 +429,6 @@ def _assigned(module: Any, state: Mapping[str, Tensor]) -> Any:
     kept = {x: v.detach().clone(memory_format=torch.contiguous_format) for x, v in state.items()}
     module.load_state_dict(kept, assign=True)
     return module
-
-
-def _weights_in(module: Any) -> Weights:
-    """Return what a module holds, as a layer takes it: torch's layouts have outputs first."""
-    if isinstance(module, LayerWeights):
-        return Weights(module.matrix, module.bias)
-    return Weights(module.weight.flatten(1).T, module.bias)
 
 
 def require_model(model: Any) -> Any:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from liftednet import processes
 from liftednet.errors import DataError
-from liftednet.products import add_product, add_square, add_squares, mirrored, threads
+from liftednet.products import add_square, mirrored, threads
 from liftednet.validation import require_finite, require_matrix
 
 _ENTRIES = 1 << 17  # half a megabyte of float32, of which a solve holds some ten
@@ -338,6 +338,17 @@ class Design:
         """[X - shift, 1]'[X - shift, 1] in float64."""
         return self._summed(*self._own_sums(None, True))[0]
 
+    @property
+    def about_mean(self) -> tuple[Tensor, Tensor | None]:
+        """The Gram matrix of inputs about their mean, and this; of inputs and None without a bias.
+
+        It is what W sees where b follows it.
+        """
+        if not self.bias:
+            return self.gram, None
+        mean = self.gram[-1, :-1] / self.mass
+        return self.gram[:-1, :-1] - self.gram[-1, :-1].outer(mean), mean
+
     def _own_sums(self, targets: Tensor | None, gram: bool) -> list[Tensor]:
         """Return the parts of these samples in the Gram matrix, and in V'[X - shift, 1].
 
@@ -354,7 +365,7 @@ class Design:
                     add_square(square, self.rooted(chunk, part))
                 if targets is not None:
                     rows = targets.detach()[part].to(self._type)
-                    add_product(cross, self.weighed(rows, part), chunk)
+                    cross += self.weighed(rows, part).T @ chunk
         return [square] * gram + [cross] * (targets is not None)
 
     def rooted(self, rows: Tensor, part: slice) -> Tensor:
@@ -410,7 +421,7 @@ class Design:
             return self.gram.diagonal()
         squares = self.inputs.new_zeros(self.features, dtype=torch.float64)
         for part, chunk in replace(self, bias=False).rows():  # without ones, X as it stands
-            add_squares(squares, self.rooted(chunk, part))
+            squares += self.rooted(chunk, part).square().sum(0)
         squares = processes.total(squares)[0]
         return torch.cat([squares, squares.new_full((int(self.bias),), self.mass)])
 

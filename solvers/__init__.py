@@ -31,17 +31,11 @@ __all__ = [
     "solver_names",
 ]
 
-# Imported when they are first asked for.
-_LATER = {
-    "FrankWolfe": "gradient",
-    "TemporalSimplexDescent": "gradient",
-}
-
 
 def __getattr__(name: str) -> Any:
     """Import what few need when it is first asked for: also a solver of the table, by its class."""
-    if name in _LATER:
-        return getattr(import_module(f".{_LATER[name]}", __name__), name)
+    if name in ("FrankWolfe", "TemporalSimplexDescent"):
+        return getattr(import_module(".gradient", __name__), name)
     if (found := class_named(name)) is not None:
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

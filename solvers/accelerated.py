@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from liftednet.divergences import Joint
-from liftednet.penalties import Penalty, Sum
+from liftednet.penalties import Sum
 from liftednet.problems import BlockFit, WeightFit, Weights
 from liftednet.samples import largest_eigenvalue
 from liftednet.sets.splitting import Splitting
@@ -22,12 +22,9 @@ from .newton_weights import proximal, proximal_newton
 _NEAR, _STRICTER, _LEAST = 1e-9, 0.3, 1e-14
 
 
-def is_split(penalty: Penalty) -> bool:
-    """Say whether a penalty is a sum whose prox is a problem of its own."""
-    return isinstance(penalty, Sum) and penalty.split
-
-
-def consensus(problem: WeightFit, start: Tensor, tolerance: float) -> tuple[Tensor, int]:
+def consensus(
+    problem: WeightFit, penalty: Sum, start: Tensor, tolerance: float
+) -> tuple[Tensor, int]:
     """Return [W; b + shift W] where all penalties meet, and the rounds that it took.
 
     The model of the divergence is its gradient and lam L [X, 1]'[X, 1], its Hessian where it is
@@ -36,8 +33,6 @@ def consensus(problem: WeightFit, start: Tensor, tolerance: float) -> tuple[Tens
     Raises:
         SolverError: the penalties do not meet; they may exclude each other.
     """
-    penalty = problem.penalty
-    assert isinstance(penalty, Sum)  # asked for by the caller
     splitting, goal = _splitting(problem, penalty, start), min(0.1 * tolerance, _NEAR)
     best, found = math.inf, start
     while True:
@@ -45,7 +40,9 @@ def consensus(problem: WeightFit, start: Tensor, tolerance: float) -> tuple[Tens
         matrix = penalty.nearly(met) if met.apart <= goal else penalty.project(met.points[-1])
         value = torch.cat([matrix, met.value[len(matrix) :]])
         if problem.design.bias:
-            value[-1] -= _slope_in_bias(problem, value)
+            assert problem.divergence.smoothness is not None  # asked for by refusal
+            steep = problem.lam * problem.divergence.smoothness * problem.design.mass
+            value[-1] -= problem.gradient(value)[0][-1] / steep
         residual = problem.measure(problem.design.centered.split(value)).residual
         if residual < best:
             best, found = residual, value
@@ -54,21 +51,10 @@ def consensus(problem: WeightFit, start: Tensor, tolerance: float) -> tuple[Tens
         goal *= _STRICTER
 
 
-def _slope_in_bias(problem: WeightFit, value: Tensor) -> Tensor:
-    """Return Newton's step in b as the smoothness bounds it, exact where R is quadratic."""
-    assert problem.divergence.smoothness is not None
-    steep = problem.lam * problem.divergence.smoothness * problem.design.mass
-    return problem.gradient(value)[0][-1] / steep
-
-
 def _splitting(problem: WeightFit, penalty: Sum, start: Tensor) -> Splitting:
     design, features = problem.design.centered, problem.design.features
     assert problem.divergence.smoothness is not None  # asked for by obstacle
-    curvature = problem.lam * problem.divergence.smoothness
-    gram, mean = design.gram[:features, :features], None
-    if design.bias:
-        mean, mass = design.gram[-1, :-1] / design.gram[-1, -1], design.gram[-1, -1]
-        gram = gram - mass * mean.outer(mean)
+    curvature, (gram, mean) = problem.lam * problem.divergence.smoothness, design.about_mean
     sizes, basis = torch.linalg.eigh(curvature * gram)
     sizes = sizes.clamp(min=0) + sum(square.curvature for square in penalty.squares)
 
@@ -83,7 +69,7 @@ def _splitting(problem: WeightFit, penalty: Sum, start: Tensor) -> Splitting:
         move = basis @ ((basis.T @ right) / (sizes + weight).unsqueeze(1))
         following[:features] += move
         if mean is not None:
-            following[-1] -= gradient[-1] / (curvature * mass) + mean @ move
+            following[-1] -= gradient[-1] / (curvature * design.mass) + mean @ move
         return following
 
     begin = start.clone()
@@ -250,10 +236,10 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
         self, problem: WeightFit, start: Weights | None, cache: None, tolerance: float
     ) -> tuple[Weights, int]:
         """Return the minimizer to the tolerance."""
-        design = problem.design.centered
+        design, penalty = problem.design.centered, problem.penalty
         begin = design.joined(problem.zeros() if start is None else start)
-        if is_split(problem.penalty):
-            value, steps = consensus(problem, begin, tolerance)
+        if isinstance(penalty, Sum) and penalty.split:  # whose prox is a problem of its own
+            value, steps = consensus(problem, penalty, begin, tolerance)
         else:
             value, steps = self._stepped(problem, begin, tolerance)
         return design.split(value), steps
@@ -303,8 +289,6 @@ def _about_the_mean(problem: WeightFit) -> tuple[Tensor | None, float, float]:
     whole, design = problem.smoothness or 1.0, problem.design.centered
     if not design.bias or design.wide or not isinstance(problem.divergence, Joint):
         return None, whole, whole
-    total, mass = design.gram[-1, :-1], design.gram[-1, -1]
-    about = largest_eigenvalue(design.gram[:-1, :-1] - total.outer(total / mass))
-    lam = problem.lam * problem.divergence.smoothness
+    (gram, mean), lam = design.about_mean, problem.lam * problem.divergence.smoothness
     least = torch.finfo(torch.float64).eps * whole
-    return total / mass, lam * float(mass), max(lam * about, least)
+    return mean, lam * design.mass, max(lam * largest_eigenvalue(gram), least)

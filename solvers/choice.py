@@ -71,8 +71,7 @@ def class_named(name: str) -> type[AnySolver] | None:
     """Return the class of a solver of the table by its name, or None."""
     for entry in (*_TABLE, _REFERENCE):
         if entry.solver == name:
-            module = import_module(f".{entry.module}", __package__)
-            return cast(type[AnySolver], getattr(module, name))
+            return type(_made(entry))
     return None
 
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from liftednet.activation import Activation
 from liftednet.divergences import Joint
 from liftednet.problems import StateFit
-from liftednet.products import product
 from liftednet.samples import row_chunks
 
 from .base import Solver
@@ -23,9 +22,10 @@ from .state_links import (
     columns_above,
     curvature_of,
     kept,
-    largest_term,
+    largest,
     quadratic,
     states_refusal,
+    terms,
 )
 
 _PATIENCE = {torch.float32: 16, torch.float64: 64}  # steps in which a violation must fall
@@ -57,35 +57,6 @@ class SharedMap(OfLinks):
         parts = ((part.name, getattr(self, part.name)) for part in fields(self))
         tensors: dict[str, Any] = {n: x.to(dtype) for n, x in parts if isinstance(x, Tensor)}
         return replace(self, **tensors)
-
-    def wanted(self, h: Tensor) -> Tensor:
-        """Return targets of Z A, (samples, r), from those of the links side by side."""
-        return h @ self.turn.to(h)
-
-    def precondition(self, gradient: Tensor) -> Tensor:
-        """Return gradient (I + A'A L / 2)^-1, half the Lipschitz constant as a typical slope."""
-        return gradient / (1 + self.lipschitz / 2 * self.spectrum)
-
-    def length(self, gradient: Tensor) -> Tensor:
-        """Return |gradient A'| per sample."""
-        return (gradient.square() @ self.spectrum).sqrt()
-
-
-def shared_map(problem: StateFit) -> SharedMap:
-    """Return the links' weights, scaled and side by side, in float64."""
-    weights, scales = kept(problem)
-    lipschitz = problem.divergence.activation.lipschitz
-    assert lipschitz is not None  # asked for by the solver
-    stacked = torch.cat(
-        [
-            scale**0.5 * link.weight.double()
-            for link, scale in zip(problem.links, scales, strict=True)
-        ],
-        1,
-    )
-    spectrum, turn = torch.linalg.eigh(stacked.T @ stacked)
-    turned, spectrum = stacked @ turn, spectrum.clamp(min=0)
-    return SharedMap(weights, scales, turned, turned.T.contiguous(), turn, spectrum, lipschitz)
 
 
 @dataclass(frozen=True)
@@ -133,7 +104,7 @@ class DualRows:
 
     def lift(self, y: Tensor) -> Tensor:
         """Return -y A'."""
-        return product(-y, self.shared.adjoint)
+        return -y @ self.shared.adjoint
 
     def pre_activation(self, y: Tensor) -> Tensor:
         """Return u - y A'."""
@@ -149,11 +120,11 @@ class DualRows:
 
     def pull(self, v: Tensor) -> Tensor:
         """Return -v A."""
-        return product(v, self.shared.map).neg_()
+        return (v @ self.shared.map).neg_()
 
     def precondition(self, gradient: Tensor) -> Tensor:
         """Return gradient (I + A'A L / 2)^-1, half the Lipschitz constant as a typical slope."""
-        return self.shared.precondition(gradient)
+        return gradient / (1 + self.shared.lipschitz / 2 * self.shared.spectrum)
 
     def gradient(self, y: Tensor, u: Tensor) -> Tensor:
         """Return the gradient at y, where u = u - y A'."""
@@ -169,14 +140,14 @@ class DualRows:
 
     def violation(self, gradient: Tensor) -> Tensor:
         """Return |gradient A'| per sample: it bounds the violation of primal stationarity."""
-        return self.shared.length(gradient)
+        return (gradient.square() @ self.shared.spectrum).sqrt()
 
 
 def dual_rows(problem: StateFit, shared: SharedMap, part: slice) -> DualRows:
     """Return the dual for the samples of a slice."""
     u = problem.pre_activation[part]
-    h = shared.wanted(torch.cat(list(_wanted(problem, shared, part)), 1))
-    return DualRows(problem.divergence.activation, shared.to(u.dtype), u, h)
+    h = torch.cat(list(_wanted(problem, shared, part)), 1)
+    return DualRows(problem.divergence.activation, shared.to(u.dtype), u, h @ shared.turn.to(h))
 
 
 def _wanted(problem: StateFit, shared: SharedMap, part: slice) -> Iterator[Tensor]:
@@ -246,7 +217,13 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
         """Return the links' weights in rotated coordinates, the previous ones if they serve."""
         if previous is not None and previous.serves(problem):
             return previous
-        return shared_map(problem)
+        (weights, scales), lipschitz = kept(problem), problem.divergence.activation.lipschitz
+        assert lipschitz is not None  # asked for by refusal
+        pairs = zip(scales, problem.links, strict=True)
+        stacked = torch.cat([scale**0.5 * link.weight.double() for scale, link in pairs], 1)
+        spectrum, turn = torch.linalg.eigh(stacked.T @ stacked)
+        turned, spectrum = stacked @ turn, spectrum.clamp(min=0)
+        return SharedMap(weights, scales, turned, turned.T.contiguous(), turn, spectrum, lipschitz)
 
     def minimize(
         self, problem: StateFit, start: Tensor | None, shared: SharedMap | None, tolerance: float
@@ -256,7 +233,8 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
         value = problem.pre_activation.new_empty(problem.samples, problem.units)
         steps = 0
         for part in row_chunks(problem.samples, problem.units, value.device):
-            rows, scale = dual_rows(problem, shared, part), largest_term(problem, part)
+            rows = dual_rows(problem, shared, part)
+            scale = float(largest(terms(problem, part), 1.0))
             begin = None if start is None else start[part]
             rough = max(tolerance, _COARSE) * scale
             value[part], used = self._states(rows, begin, tolerance * scale, rough)
@@ -269,24 +247,20 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
         """Return the states of these samples, and the steps taken."""
         exact, quick = rows.to(torch.float64), rows.to(torch.float32)
         if start is None:
-            y, steps = self._led(quick, quick.multipliers(None), rough)
+            y, _, steps = self._descend(quick, quick.multipliers(None), rough)
         else:
             y = exact.multipliers(start)
             u = exact.pre_activation(y)
             late = exact.violation(exact.gradient(y, u)) > goal
             if not bool(late.any()):
                 return exact.forward(u).to(rows.u), 0
-            near, steps = self._led(quick, y.float(), rough)
+            near, _, steps = self._descend(quick, y.float(), rough)
             y = torch.where(late.unsqueeze(1), near.double(), y)
         y, u, more = self._descend(exact, y.double(), goal)
         if exact.activation.per_unit:
             u, last = _finished(exact, y, u, goal)
             more += last
         return exact.forward(u).to(rows.u), steps + more
-
-    def _led(self, rows: DualRows, y: Tensor, goal: float) -> tuple[Tensor, int]:
-        y, _, steps = self._descend(rows, y, goal)
-        return y, steps
 
     def _descend(self, rows: DualRows, y: Tensor, goal: float) -> tuple[Tensor, Tensor, int]:
         """Return y, u - y A' where violations are within the goal, or no longer fall."""

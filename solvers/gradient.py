@@ -19,7 +19,7 @@ from torch.optim import SGD, Optimizer
 from torch.optim.optimizer import ParamsT
 
 from liftednet.errors import DataError, SolverError
-from liftednet.validation import is_number
+from liftednet.validation import is_number, require_positive
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Ball:
         """Refuse what is no ball."""
         if not is_number(self.p) or not self.p >= 1:
             raise DataError(f"p must be at least 1; it is {self.p!r}.")
-        positive("The radius", self.radius)
+        require_positive("the radius", self.radius)
 
     def minimizer(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Return the point of the ball where the linear function is least.
@@ -93,20 +93,6 @@ class Ball:
 
 Closure = Callable[[], Tensor]
 OuterOptimizer = Callable[..., Optimizer]
-
-
-def positive(name: str, value: float | Tensor) -> float:
-    """Return `value` as a float if it is a positive finite number, or a tensor of one.
-
-    Raises:
-        DataError: it is not.
-    """
-    number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
-    if not is_number(number):
-        raise DataError(f"{name} must be a number; it is {value!r}.")
-    if not (math.isfinite(number) and number > 0):
-        raise DataError(f"{name} must be positive; it is {value!r}.")
-    return float(number)
 
 
 def needs_closure(method: str, closure: Closure | None) -> Closure:
@@ -219,7 +205,8 @@ class FrankWolfe(Optimizer):
             DataError: settings that cannot be used.
         """
         merged = {**self.defaults, **param_group}
-        start_lr = positive("lr", merged["lr"])
+        lr = merged["lr"]
+        start_lr = require_positive("lr", lr.item() if isinstance(lr, Tensor) else lr)
         Ball(merged["p"], merged["radius"])
         steps = merged["inner_steps"]
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
@@ -456,8 +443,8 @@ class TemporalSimplexDescent(Optimizer):
         generator: torch.Generator,
     ) -> None:
         """Check the settings."""
-        positive("lr", lr)
-        positive("threshold", threshold)
+        require_positive("lr", lr)
+        require_positive("threshold", threshold)
         if not isinstance(generator, torch.Generator):
             raise DataError(f"generator must be a torch.Generator; it is {generator!r}.")
         super().__init__(params, {"lr": lr, "threshold": threshold})
@@ -498,7 +485,8 @@ class TemporalSimplexDescent(Optimizer):
                 f"The closure called {type(self._cell).__name__} once, for a whole sequence: its "
                 "gradient has no parts in time. Apply a cell such as nn.RNNCell step by step."
             )
-        self._set_direction(mixture)
+        for parameter, value in zip(self._cell_parameters, mixture.direction(), strict=True):
+            parameter.grad = value
         group = self.param_groups[0]
         moved = [w for w in group["params"] if w.grad is not None]
         direction = [w.grad for w in moved]
@@ -507,10 +495,6 @@ class TemporalSimplexDescent(Optimizer):
         rate = group["lr"] if length <= group["threshold"] else group["lr"] / length
         torch._foreach_add_(moved, direction, alpha=-rate)
         return loss
-
-    def _set_direction(self, mixture: _Mixture) -> None:
-        for parameter, value in zip(self._cell_parameters, mixture.direction(), strict=True):
-            parameter.grad = value
 
 
 class _Mixture:

@@ -31,6 +31,8 @@ _CHUNK_BYTES = 2**28  # of factors at a time
 _CHUNK_BYTES_ON_GPU = 2**32
 _HALVINGS_OVER_TIME = 20
 
+Map = Callable[[Tensor], Tensor]
+
 
 @dataclass(frozen=True)
 class LinkState:
@@ -53,19 +55,6 @@ class LinkState:
     def rows(self, keep: Tensor) -> LinkState:
         """Return some of the samples."""
         return LinkState(*(getattr(self, field.name)[keep] for field in fields(self)))
-
-
-@dataclass(frozen=True)
-class Curvature:
-    """A root M of the links' curvature J = M M' lam_k / lam.
-
-    Attributes:
-        root: returns M x.
-        transposed: returns M'x.
-    """
-
-    root: Callable[[Tensor], Tensor]
-    transposed: Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -123,21 +112,15 @@ class LinkRows:
         """Return B x, with B = W' phi'(u) W."""
         return ((x @ self.adjoint) * self.activation.slope(at.u)) @ self.weight
 
-    def curvature(self, at: LinkState) -> Curvature:
-        """Return a root of the links' curvature."""
+    def roots(self, at: LinkState) -> tuple[Map, Map]:
+        """Return M x and M'x, with M a root of the links' curvature J = M M' lam_k / lam."""
         parts = zip(self.links, self.ratios, self._split(at.seen), strict=True)
-        roots = [_root(link, ratio, a) for link, ratio, a in parts]
+        roots, transposed = zip(*(_root(*part) for part in parts), strict=True)
 
-        def each(which: str) -> Callable[[Tensor], Tensor]:
-            return lambda x: torch.cat(
-                [
-                    getattr(root, which)(part)
-                    for root, part in zip(roots, self._split(x), strict=True)
-                ],
-                1,
-            )
+        def beside(maps: tuple[Map, ...]) -> Map:
+            return lambda x: torch.cat([f(y) for f, y in zip(maps, self._split(x), strict=True)], 1)
 
-        return Curvature(each("root"), each("transposed"))
+        return beside(roots), beside(transposed)
 
     def _split(self, seen: Tensor) -> tuple[Tensor, ...]:
         parts: tuple[Tensor, ...] = seen.split([link.weight.shape[1] for link in self.links], 1)
@@ -155,22 +138,22 @@ def link_rows(problem: StateFit, part: slice) -> LinkRows:
     return LinkRows(problem.divergence.activation, links, ratios, weight, adjoint, u, scale)
 
 
-def _root(link: Link, ratio: float, a: Tensor) -> Curvature:
-    """Return a root of one link's curvature: diagonal, or that of the softmax.
+def _root(link: Link, ratio: float, a: Tensor) -> tuple[Map, Map]:
+    """Return a root of one link's curvature, and its transpose: diagonal, or of the softmax.
 
     diag(p) - p p' = M M' with M = diag(d) (I - d d') and d = sqrt(p), of length 1.
     """
     above = link.divergence
     if above.per_unit:
         diagonal = (ratio * above.link_curvature(a).clamp(min=0)).sqrt()
-        return Curvature(lambda x: diagonal * x, lambda x: diagonal * x)
+        return lambda x: diagonal * x, lambda x: diagonal * x
     d = above.link_gradient(a).sqrt()
 
     def projected(x: Tensor) -> Tensor:
         return x - d * (d * x).sum(1, keepdim=True)
 
     scale = ratio**0.5
-    return Curvature(lambda x: scale * d * projected(x), lambda x: scale * projected(d * x))
+    return lambda x: scale * d * projected(x), lambda x: scale * projected(d * x)
 
 
 _Batch = Unfinished[LinkRows, LinkState]
@@ -239,7 +222,9 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
             (value[part],) = batch.results()
             left = part.start + batch.unsolved()
             if len(left):  # at kinks
-                rest = Proximal(tolerance).solve(_of(problem, left), value[left])
+                u, links = problem.pre_activation[left], tuple(x.rows(left) for x in problem.links)
+                some = replace(problem, pre_activation=u, links=links)
+                rest = Proximal(tolerance).solve(some, value[left])
                 value[left], used = rest.value, used + rest.iterations
             steps = max(steps, used)
         return value, steps
@@ -255,12 +240,6 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
             steps += 1
             batch.at, lower = _advance(batch.problem, batch.at)
             batch.release(lower, ~lower)
-
-
-def _of(problem: StateFit, some: Tensor) -> StateFit:
-    """Return the fit of some of the samples."""
-    links = tuple(link.rows(some) for link in problem.links)
-    return replace(problem, pre_activation=problem.pre_activation[some], links=links)
 
 
 def _advance(rows: LinkRows, at: LinkState) -> tuple[LinkState, Tensor]:
@@ -279,13 +258,13 @@ def _advance(rows: LinkRows, at: LinkState) -> tuple[LinkState, Tensor]:
 
 def _direction(rows: LinkRows, at: LinkState) -> Tensor:
     """Return (I + B J)^-1 F: x from (I + M'B M) x = M'F with J = M M', then F - B M x."""
-    curved = rows.curvature(at)
-    residual = curved.transposed(at.gap)
+    root, transposed = rows.roots(at)
+    residual = transposed(at.gap)
     x, towards = torch.zeros_like(residual), residual
     size = residual.square().sum(1, keepdim=True)
     goal, tiny = _FORCING**2 * size, torch.finfo(size.dtype).tiny
     for _ in range(_INNER):
-        image = towards + curved.transposed(rows.through(at, curved.root(towards)))
+        image = towards + transposed(rows.through(at, root(towards)))
         length = size / (towards * image).sum(1, keepdim=True).clamp(min=tiny)
         length = length.where(size > goal, 0.0)  # others may go on
         x, residual = x + length * towards, residual - length * image
@@ -293,7 +272,7 @@ def _direction(rows: LinkRows, at: LinkState) -> Tensor:
         if bool((following <= goal).all()):
             break
         towards, size = residual + following / size.clamp(min=tiny) * towards, following
-    return at.gap - rows.through(at, curved.root(x))
+    return at.gap - rows.through(at, root(x))
 
 
 @dataclass(frozen=True)

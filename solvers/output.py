@@ -93,7 +93,10 @@ class SimplexDual(Solver[OutputFit, Tensor, None]):
         for part in row_chunks(len(value), value.shape[1], value.device):
             y, u = problem.target[part].T.contiguous(), problem.pre_activation[part].T.contiguous()
             states, used = _simplex_columns(y, u, problem.lam)
-            value[part] = kept_positive(states, y).T
+            # A state below the smallest normal number stands for a target that is all but 0, whose
+            # loss at 0 would be infinite.
+            gone = (y > 0) & (states == 0)
+            value[part] = states.masked_fill_(gone, torch.finfo(states.dtype).tiny).T
             steps = max(steps, used)
         return value, steps
 
@@ -103,30 +106,15 @@ def settled(dtype: torch.dtype) -> float:
     return max(8 * torch.finfo(dtype).eps, _SETTLED)
 
 
-def kept_positive(states: Tensor, target: Tensor) -> Tensor:
-    """Return states with the smallest normal number for a 0 whose target is not 0.
-
-    A state below it stands for a target that is all but 0, whose loss at 0 would be infinite.
-    """
-    gone = (target > 0) & (states == 0)
-    return states.masked_fill_(gone, torch.finfo(states.dtype).tiny)
-
-
 def _simplex_columns(y: Tensor, u: Tensor, lam: float) -> tuple[Tensor, int]:
     """Return the states of samples that are columns, (outputs, samples), and the steps taken.
 
     Columns, because sums over ten outputs are slow where these lie side by side; and u is taken
-    from its largest entry, so that u of 1e6 costs no digits. Float32 leads, at a third of the
-    cost, until one step in the precision of u is enough.
+    from its largest entry, so that u of 1e6 costs no digits.
     """
-    u = u - u.amax(0)
-    lower, upper = _bracket(y.float() / lam, y.float(), u.float())
-    quick, rough = _Columns(y.float() / lam, u.float()), torch.finfo(torch.float32).eps ** 0.5
-    near, _, steps = quick.newton(upper, lower, rough)
-    exact = _Columns(y / lam, u)
-    below = lower.to(u) - rough * (1 + lower.abs())  # what rounding may have moved it
-    _, states, more = exact.newton(near.to(u), below, settled(u.dtype))
-    return states, steps + more
+    u, a = u - u.amax(0), y / lam
+    lower, upper = _bracket(a, y, u)
+    return _Columns(a, u).newton(upper, lower, settled(u.dtype))
 
 
 def _bracket(a: Tensor, y: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,15 +137,15 @@ class _Columns:
         self.u, self.twice, self.fourfold = u, 2 * a, 4 * a
         self.shifted, self.root, self.states = (torch.empty_like(u) for _ in range(3))
 
-    def newton(self, nu: Tensor, lower: Tensor, end: float) -> tuple[Tensor, Tensor, int]:
-        """Return nu, its states over their sum, and the steps to where the sums are all but 1."""
+    def newton(self, nu: Tensor, lower: Tensor, end: float) -> tuple[Tensor, int]:
+        """Return states over their sum, and the steps from nu to where the sums are all but 1."""
         steps = 0
         while True:
             steps += 1
             total = self.states_of(nu).sum(0)
             excess = total - 1
             if steps == _NEWTON_STEPS or float(excess.abs().max()) <= end:
-                return nu, self.states.div_(total), steps
+                return self.states.div_(total), steps
             slope = torch.div(self.states, self.root, out=self.shifted).sum(0)
             least = torch.finfo(slope.dtype).tiny
             nu = torch.maximum(nu - excess / slope.clamp_(min=least), lower)

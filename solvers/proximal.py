@@ -14,7 +14,7 @@ from liftednet.problems.state_fit import reach
 from liftednet.samples import largest_eigenvalue, row_chunks
 
 from .base import Solver
-from .state_links import OfLinks, Unfinished, curvature_of, kept, largest, quadratic
+from .state_links import OfLinks, Unfinished, hessian_of, kept, largest, quadratic
 
 _PATIENCE = 200  # steps in which a sample's movement must fall
 _COARSE = 1e-6  # relative movement that float32 reaches without trouble
@@ -38,17 +38,6 @@ class SharedQuadratic(OfLinks):
     def serves(self, problem: StateFit) -> bool:
         """Say whether the problem has these weights, scales and lam."""
         return self.lam == problem.lam and super().serves(problem)
-
-
-def shared_quadratic(problem: StateFit) -> SharedQuadratic:
-    """Return H of quadratic links; formed in float64."""
-    u = problem.pre_activation
-    hessian = u.new_zeros(problem.units, problem.units, dtype=torch.float64)
-    for link in problem.links:
-        curvature = link.lam * curvature_of(link)
-        hessian += curvature * link.weight.double() @ link.weight.double().T
-    smoothness = largest_eigenvalue(hessian)
-    return SharedQuadratic(*kept(problem), problem.lam, hessian.to(u), smoothness)
 
 
 @dataclass(frozen=True)
@@ -186,7 +175,9 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
             return None
         if previous is not None and previous.serves(problem):
             return previous
-        return shared_quadratic(problem)
+        hessian, u = problem.lam * hessian_of(problem), problem.pre_activation
+        smoothness = largest_eigenvalue(hessian)
+        return SharedQuadratic(*kept(problem), problem.lam, hessian.to(u), smoothness)
 
     def minimize(
         self,

@@ -135,25 +135,17 @@ class Reference(Solver[Fit[Any], Any, None]):
                 f"{', '.join(cp.installed_solvers())}."
             )
         automatic = ("OSQP", "CLARABEL") if statement.is_qp() else ("CLARABEL", "SCS")
-        attempts = [
-            (backend, options)
-            for backend in ((self.backend,) if self.backend else automatic)
-            for options in self._options(backend)
-        ]
-        failure = None
+        attempts, failure = list[tuple[str, Mapping[str, Any]]](), None
+        for backend in (self.backend,) if self.backend else automatic:
+            precise = _PRECISE.get(backend, {}) if self.options is None else self.options
+            careful = self.options is None and backend == "CLARABEL"
+            attempts += [(backend, precise), *([(backend, _CAREFUL)] if careful else [])]
         for backend, options in attempts:
             with stating(f"this {type(problem).__name__}"):
                 failure = _attempt(statement, backend, options)
             if failure is None:
                 break
         return failure
-
-    def _options(self, backend: str) -> list[dict[str, Any]]:
-        """Return the options of a backend, one after another until it does not fail."""
-        if self.options is not None:
-            return [dict(self.options)]
-        precise = _PRECISE.get(backend, {})
-        return [precise, _CAREFUL] if backend == "CLARABEL" else [precise]
 
     def _judge(
         self,
@@ -193,7 +185,7 @@ class Reference(Solver[Fit[Any], Any, None]):
         return solution
 
 
-def _attempt(statement: cp.Problem, backend: str, options: dict[str, Any]) -> str | None:
+def _attempt(statement: cp.Problem, backend: str, options: Mapping[str, Any]) -> str | None:
     """Solve by a backend, and return what went wrong, if anything."""
     try:
         with warnings.catch_warnings():

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from liftednet import products
 from liftednet.divergences import Joint
 from liftednet.errors import SolverError
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, WeightFit, Weights
+from liftednet.products import square_of_rows
 from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance
@@ -34,7 +34,7 @@ class Factor:
         design: [X, 1].
         curvature: lam L.
         rho: of the penalty.
-        lower: the factor, as `products.solved` takes it.
+        lower: the factor.
     """
 
     design: Design
@@ -44,7 +44,7 @@ class Factor:
 
     def solve(self, right: Tensor) -> Tensor:
         """Return the solution for a right-hand side."""
-        return products.solved(self.lower, right)
+        return torch.cholesky_solve(right, self.lower)
 
 
 def _factored(problem: WeightFit, previous: Factor | None) -> Factor:
@@ -55,12 +55,15 @@ def _factored(problem: WeightFit, previous: Factor | None) -> Factor:
     """
     if not problem.design.wide:
         _ = problem.cross  # in one pass with the Gram matrix
-    design, (curvature, rho) = problem.design.centered, _system(problem)
+    assert isinstance(problem.penalty, SquaredFrobenius)  # asked for by refusal
+    assert problem.divergence.smoothness is not None
+    curvature, rho = problem.lam * problem.divergence.smoothness, problem.penalty.rho
+    design = problem.design.centered
     data = design, curvature, rho
     if previous is not None and (previous.design, previous.curvature, previous.rho) == data:
         return previous
     if design.wide:
-        system = products.square_of_rows(design.shifted.double())
+        system = square_of_rows(design.shifted.double())
         if design.bias:
             mean = system.mean(0)
             system += mean.mean() - mean - mean.unsqueeze(1)
@@ -68,11 +71,11 @@ def _factored(problem: WeightFit, previous: Factor | None) -> Factor:
     else:
         system = curvature * design.gram
         system.diagonal()[: design.features].add_(2 * rho)
-    lower, minor = products.factored(system)
-    if minor != 0:
+    lower, minor = torch.linalg.cholesky_ex(system)
+    if int(minor):
         raise SolverError(
             f"the ridge system with {design.features} inputs is singular in float64 (leading "
-            f"minor {minor}): raise rho = {rho:.3g} or scale the inputs."
+            f"minor {int(minor)}): raise rho = {rho:.3g} or scale the inputs."
         )
     return Factor(design, curvature, rho, lower)
 
@@ -157,19 +160,11 @@ def _rough(problem: WeightFit) -> WeightFit | None:
     return problem.rough
 
 
-def _system(problem: WeightFit) -> tuple[float, float]:
-    assert isinstance(problem.penalty, SquaredFrobenius)  # asked for by obstacle
-    smoothness = problem.divergence.smoothness
-    assert smoothness is not None
-    return problem.lam * smoothness, problem.penalty.rho
-
-
 def _refined(problem: WeightFit, system: Factor, value: Tensor, rounding: float) -> Tensor:
     """Return [W; b] refined once where conditioning has cost digits, else as it is."""
     right, design = _right_side(problem), problem.design.centered
-    curvature, rho = _system(problem)
-    left = torch.addmm(right, design.gram, value, alpha=-curvature)
-    left[: design.features] -= 2 * rho * value[: design.features]
+    left = torch.addmm(right, design.gram, value, alpha=-system.curvature)
+    left[: design.features] -= 2 * system.rho * value[: design.features]
     if bool(left.abs().max() <= rounding * right.abs().max()):
         return value
     return value + system.solve(left)

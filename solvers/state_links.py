@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from liftednet.problems import Link, StateFit
 from liftednet.problems.state_fit import reach
+from liftednet.products import square_of_rows
 
 
 class Rows(Protocol):
@@ -139,14 +141,17 @@ class OfLinks:
         )
 
 
+def hessian_of(problem: StateFit) -> Tensor:
+    """Return the sum of scale_k W_k W_k', (units, units), float64, of links that are quadratic."""
+    pairs = zip(problem.links, scales_of(problem), strict=True)
+    parts = (square_of_rows(link.weight.double()).mul_(scale) for link, scale in pairs)
+    none = problem.pre_activation.new_zeros(problem.units, problem.units, dtype=torch.float64)
+    return reduce(torch.Tensor.add_, parts, none)
+
+
 def kept(problem: StateFit) -> tuple[tuple[Tensor, ...], tuple[float, ...]]:
     """Return weights and scales as they are now, for `OfLinks`."""
     return tuple(link.weight.clone() for link in problem.links), scales_of(problem)
-
-
-def largest_term(problem: StateFit, part: slice) -> float:
-    """Return the largest entry of the `terms` for these samples, and 1."""
-    return float(largest(terms(problem, part), 1.0))
 
 
 def largest(terms: Iterable[Tensor], floor: float) -> Tensor:

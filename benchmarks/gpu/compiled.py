@@ -89,6 +89,7 @@ def _state_kernel(
     units: int, widths: tuple[int, ...], activation: Activation, links: tuple[Divergence, ...]
 ) -> Compiled:
     blocks, x, one = state_blocks(widths), torch.empty(64, units), torch.empty(())
+    assert blocks is not None  # widths that are served
     plans, sides = [], []
     for link, width in zip(links, widths, strict=True):
         plans.append(LinkPlan(link_map(link, width) == (), False, blocks.width(width)))

@@ -121,6 +121,7 @@ def state_speeds(scale: Scale, top: Ceilings) -> Iterator[Job]:
     """Yield every problem with the block sizes of the table."""
     for race in _races(scale):
         blocks = _SMALL if scale.toy else state_blocks(race.columns)
+        assert blocks is not None  # columns that are served
         yield Job(f"{race.name}, {_shown(blocks)}", partial(_state_speed, top, race, blocks))
 
 

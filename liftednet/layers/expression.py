@@ -401,28 +401,19 @@ class Affine:
     map: LinearMap
     offset: Constant
 
-    def plus(self, constant: Constant) -> Affine:
-        """Return u plus a constant."""
-        if constant is None:
-            return self
-        return Affine(self.map, constant if self.offset is None else self.offset + constant)
 
-
-def affine_in(expression: Expression, variable: Variable, values: Values) -> Affine:
+def affine_in(
+    expression: Expression, variable: Variable, values: Values, known: dict[int, Any] | None = None
+) -> Affine:
     """Return an expression as an affine map of one of its variables, the others at a point.
 
     Args:
         expression: that depends on the variable.
         variable: an input, a state or a parameter.
         values: of all variables.
+        known: values of parts that are known already, by id; added to.
     """
-    known: dict[int, Any] = {}
-    return _affine(expression, variable, values, known)
-
-
-def _affine(
-    expression: Expression, variable: Variable, values: Values, known: dict[int, Any]
-) -> Affine:
+    known = {} if known is None else known
     if not isinstance(expression, Applied):  # it depends on the variable, and so is it
         return Affine(Identity(), None)
     arguments = arguments_of(expression, values, known)
@@ -440,7 +431,7 @@ def _affine(
             )
         assert weights is not None  # they are the variable
         return Affine(layer.weight_map(arguments, weights), None)
-    parts = {n: _affine(expression.arguments[n], variable, values, known) for n in inside}
+    parts = {n: affine_in(expression.arguments[n], variable, values, known) for n in inside}
     constant = _constant(layer, arguments, weights, parts)
     total: LinearMap | None = None
     for number, part in parts.items():

@@ -119,7 +119,7 @@ class Held(Layer):
 
     def weight_shape(self, *shapes: Shape) -> tuple[int, int]:
         """Return (entries of one row of the weights, rows), torch's layout turned."""
-        return matrix_shape(self.sizes)
+        return prod(self.sizes[1:]), self.sizes[0] if self.sizes else 1
 
     def value(self, arguments: Arguments, weights: Any) -> Tensor:
         """Return the weights, (..., units)."""
@@ -128,12 +128,6 @@ class Held(Layer):
     def constant(self, position: int, arguments: Arguments, weights: Any) -> Tensor:
         """Return the weights, (units,)."""
         return weights.matrix.T.reshape(-1)
-
-
-def matrix_shape(sizes: Shape) -> tuple[int, int]:
-    """Return the shape of a matrix whose transpose holds a tensor of torch, outputs first."""
-    first = sizes[0] if sizes else 1
-    return prod(sizes[1:]), first
 
 
 @dataclass(frozen=True)

@@ -217,11 +217,12 @@ class Link:
         """
         require_divergence("a Link", self.divergence)
         require_positive(f"lam {which}", self.lam)
+        target = require_matrix(f"the target V {which}", self.target)
+        shape = (samples, target.shape[1])
         if isinstance(self.weight, Tensor):
             self._require_matrix(which, samples, units, like)
-        require_matrix(f"the target V {which}", self.target)
-        shape = (samples, self.target.shape[1])
-        require_shape(f"the target V {which}", self.target, shape, f"for {samples} samples")
+            shape = (samples, self.weight.shape[1])
+        require_shape(f"the target V {which}", target, shape, f"for {samples} samples beside W")
         require_like(f"the offset {which}", self.offset, "U", like)
         require_like(f"the target {which}", self.target, "U", like)
 
@@ -234,8 +235,6 @@ class Link:
             raise DataError(f"the offset C {which} must be a torch tensor, got {kind}.")
         rows = (outputs,) if self.offset.ndim == 1 else (samples, outputs)
         require_shape(f"the offset C {which}", self.offset, rows, "beside its weight")
-        require_matrix(f"the target V {which}", self.target)
-        require_shape(f"the target V {which}", self.target, (samples, outputs), "beside W")
         require_like(f"the weight {which}", weight, "U", like)
 
     def refuse_bad_values(self, which: str) -> None:

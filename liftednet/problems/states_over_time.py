@@ -79,7 +79,7 @@ class TimeLink:
     def values(self, states: Tensor) -> Tensor:
         """Return the value of the link at every step, (steps, samples), 0 where it is not."""
         above = self.pre_activation(states)
-        rows = _remainder(self.divergence, above) - (above * self.target).sum(-1)
+        rows = self.divergence.link_values(above, self.target)
         return self.lam * rows.where(self.counted, 0.0)
 
     def back(self, slope: Tensor) -> Tensor:
@@ -114,11 +114,6 @@ def picked(counted: Tensor) -> Moved:
         return steps
 
     return Moved(lambda steps: steps[counted], back)
-
-
-def _remainder(divergence: Divergence, u: Tensor) -> Tensor:
-    assert isinstance(divergence, Tight | Joint)  # refused in StatesOverTime
-    return divergence.remainder_value(u)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -501,12 +496,7 @@ class System:
         """Return the block of rows `step` and columns `step - 1`, (samples, units, units)."""
         before = self.free[max(step - 1, 0)]
         both = self.free[step].unsqueeze(2) & before.unsqueeze(1)
-        return torch.where(both, self.coupling, 0.0)
-
-    @property
-    def coupling(self) -> Tensor:
-        """The block of a step and the one before where no state is held, -lam W'."""
-        return -self.problem.lam * self.problem.recurrent.T
+        return torch.where(both, -self.problem.lam * self.problem.recurrent.T, 0.0)
 
 
 def hessian(link: TimeLink, states: Tensor) -> Tensor:

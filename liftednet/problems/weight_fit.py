@@ -18,7 +18,6 @@ from liftednet.maps import Rows
 from liftednet.penalties import Penalty
 from liftednet.problems.fit import NEAR, Fit, Link, Measure, curvatures, require_bounded
 from liftednet.problems.priors import PenalizedWeights
-from liftednet.products import add_squares
 from liftednet.samples import Design, Weights, row_chunks
 from liftednet.sets.penalty import Judgement
 from liftednet.validation import (
@@ -185,7 +184,7 @@ class WeightFit(Fit[Weights]):
         """The sum of squares over samples of what every unit is pulled to, (units,), in float64."""
         squares = torch.zeros(self.units, dtype=torch.float64, device=self.targets.device)
         for part in row_chunks(self.design.samples, self.units, squares.device):
-            add_squares(squares, self.design.rooted(self.pulled[part].detach(), part))
+            squares += self.design.rooted(self.pulled[part].detach(), part).square().sum(0)
         return processes.total(squares)[0]
 
     @cached_property

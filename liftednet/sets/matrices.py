@@ -75,7 +75,9 @@ class _Between(Constrained):
 
     def refuse_infeasible(self, shape: tuple[int, int]) -> None:
         """Raise `DataError` where the sides are not those of a W (inputs, units)."""
-        _require_broadcast(type(self).__name__, self.sides[0], shape)
+        given = tuple(self.sides[0].shape)
+        if any(have not in (1, want) for have, want in zip(given, shape, strict=True)):
+            raise DataError(f"{type(self).__name__} of shape {given} cannot be that of {shape}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,8 +236,8 @@ class SpectralNorm(Bounded):
         >>> import torch
         >>> from liftednet.penalties import SpectralNorm
         >>> W = torch.tensor([[3.0, -4.0], [0.5, 0.0]])
-        >>> SpectralNorm(1.0).holds(W)
-        False
+        >>> round(SpectralNorm(1.0).violation(W), 3)
+        4.009
     """
 
     bound: float = 1.0
@@ -288,8 +290,3 @@ class Orthogonal(Constrained):
         """Return the largest singular value's or the smallest one's distance from 1."""
         singular = torch.linalg.svdvals(weight.double())
         return float((singular - 1).abs().max())
-
-
-def _require_broadcast(name: str, value: Tensor, shape: tuple[int, int]) -> None:
-    if any(have not in (1, want) for have, want in zip(value.shape, shape, strict=True)):
-        raise DataError(f"{name} of shape {tuple(value.shape)} cannot be that of {shape}.")

@@ -10,7 +10,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial, reduce
+from functools import cached_property, lru_cache, reduce
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 _ROUNDING = 64  # units in the last place that a norm or a meeting of points may be off
 _DEGENERATE = 1e-9  # to which the points of terms come that barely touch
-_CONIC_SLACK = 1e-6  # by which CVXPY's solvers leave a constraint
-_NEAR = 1e-4  # likewise, where bounds can still be met by a smaller W
+_NEAR = 1e-4  # likewise, where terms are bounds, which a smaller W can still meet
 _COMPILED_ENTRIES = 1_000  # of W at most where CVXPY compiles a prox once
 _TOLERANCES = ("tol_gap_abs", "tol_gap_rel", "tol_feas")
 _ATTEMPTS: tuple[tuple[str, dict[str, float]], ...] = (
@@ -137,10 +136,6 @@ class Penalty(ABC):
         """Return by how much W misses the domain, taken in float64; 0 within."""
         return statement(self, tuple(weight.shape)).violation(weight)
 
-    def holds(self, weight: Tensor, slack: float = 0.0) -> bool:
-        """Return whether W is in the domain, but for a slack and for rounding."""
-        return self.violation(weight) <= slack + _CONIC_SLACK
-
     def begin(self, weight: Tensor) -> Tensor:
         """Return a start in the domain, from the identity and small entries, (inputs, units)."""
         return self.project(weight)
@@ -222,12 +217,6 @@ class Constrained(Penalty):
     @abstractmethod
     def violation(self, weight: Tensor) -> float:
         """Return by how much W misses the domain, taken in float64; 0 within."""
-
-    def holds(self, weight: Tensor, slack: float = 0.0) -> bool:
-        """Return whether W is in the domain, but for a slack and for rounding."""
-        rounding = max(_ROUNDING * torch.finfo(weight.dtype).eps, _DEGENERATE)
-        size = max(1.0, float(weight.abs().max()) if weight.numel() else 1.0)
-        return self.violation(weight) <= slack + rounding * size
 
 
 @dataclass(frozen=True, eq=False)
@@ -347,7 +336,8 @@ class Sum(Penalty):
         for square in self.squares:
             weight, t = square.prox(weight, t), t / (1 + t * square.curvature)
         if not self.split:
-            return reduce(lambda point, part: part.prox(point, t), self._single, weight)
+            parts = self._others or self._chain
+            return reduce(lambda point, part: part.prox(point, t), parts, weight)
         goal = _ROUNDING * torch.finfo(torch.float64).eps
         met = self._met(weight.double(), t, goal)
         return self.nearly(met).to(weight)
@@ -378,7 +368,7 @@ class Sum(Penalty):
         def model(value: Tensor, center: Tensor, weight: float) -> Tensor:
             return (target + weight * center) / (1 + weight)
 
-        maps = [partial(_scaled_prox, member, t) for member in self.members]
+        maps = [lambda w, step, own=member: own.prox(w, t * step) for member in self.members]
         rho = max(1.0, float(target.abs().max()) / self.reach)
         begin = (target / rho).expand(len(maps), *target.shape)  # no farther than W may reach
         return Splitting(maps, model, target, begin, rho).meeting(goal)
@@ -386,10 +376,6 @@ class Sum(Penalty):
     def violation(self, weight: Tensor) -> float:
         """Return by how much W misses the domain of a term, at most."""
         return max(term.violation(weight) for term in self.terms)
-
-    def holds(self, weight: Tensor, slack: float = 0.0) -> bool:
-        """Return whether W is in the domain of every term."""
-        return all(term.holds(weight, slack) for term in self.terms)
 
     def begin(self, weight: Tensor) -> Tensor:
         """Return a start in the domain, from those of the terms in turn, (inputs, units)."""
@@ -437,11 +423,6 @@ class Sum(Penalty):
         chain = [Sum(tuple(self._chain))] if len(self._chain) > 1 else self._chain
         return (*self._others, *chain)
 
-    @property
-    def _single(self) -> list[Penalty]:
-        """Those whose proxes in a row are the prox, where there is one member at most."""
-        return self._others or self._chain
-
     @cached_property
     def squares(self) -> list[Penalty]:
         """The squares among the parts."""
@@ -467,10 +448,6 @@ class Sum(Penalty):
 
 def _terms(penalty: Penalty) -> tuple[Penalty, ...]:
     return penalty.terms if isinstance(penalty, Sum) else (penalty,)
-
-
-def _scaled_prox(penalty: Penalty, scale: float, weight: Tensor, t: float) -> Tensor:
-    return penalty.prox(weight, scale * t)
 
 
 def _judged(members: Sequence[Penalty], weight: Tensor, pulls: Tensor, step: float) -> Judgement:

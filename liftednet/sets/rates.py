@@ -8,7 +8,7 @@ probability in the probabilities P. A constraint on rates is limits l <= A d <= 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import combinations
@@ -163,7 +163,8 @@ class GroupRates(RateConstraint):
         """Return the differences of every two groups, for each class that counts."""
         _require_rows(self, len(self.group), len(labels))
         found = []
-        for label in _counted_classes(self.of, classes):
+        once = classes == 2 or self.of == "error"  # else every class is positive in its turn
+        for label in (1,) if once else range(classes):
             shares = [
                 _counted(self.of, name if classes == 2 else f"{name} (class {label})",
                          self.group == number, labels, classes, label)
@@ -405,14 +406,6 @@ def _counted(of: str, name: str, chosen: Array, truth: Array, classes: int, labe
     if of in ("error", "churn"):
         return Share(name, rows, truth[rows, None] != np.arange(classes))
     return Share(name, rows, np.broadcast_to(np.arange(classes) == label, (len(rows), classes)))
-
-
-def _counted_classes(of: str, classes: int) -> Iterator[int]:
-    """Yield the classes that are positive in turn."""
-    if classes == 2 or of == "error":
-        yield 1
-    else:
-        yield from range(classes)
 
 
 def _groups(kind: str, given: Any) -> tuple[Array, list[str]]:

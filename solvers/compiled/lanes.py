@@ -136,13 +136,17 @@ def filled(rows):
 
 
 @inner
-def padded(matrix):
-    """Return a matrix with columns of 0 up to what products take."""
-    rows, columns = matrix.shape
+def padded(*parts):
+    """Return matrices one below another, with columns of 0 up to what products take."""
+    first, rows, columns = 0, 0, parts[0].shape[1]
+    for part in parts:
+        rows += len(part)
     found = np.zeros((rows, filled(columns)))
-    for i in range(rows):
-        for k in range(columns):
-            found[i, k] = matrix[i, k]
+    for part in parts:
+        for i in range(len(part)):
+            for k in range(columns):
+                found[first + i, k] = part[i, k]
+        first += len(part)
     return found
 
 

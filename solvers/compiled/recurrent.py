@@ -12,7 +12,7 @@ from torch import Tensor
 from liftednet.layers.time import delayed, steps_before
 
 from ..gauss_newton.objective import Forward, Tensors, recurrence
-from .loops import LoopMap, Loops, at_hand, loop_map, refusal, worth_compiling
+from .loops import LoopMap, Loops, array, at_hand, loop_map, refusal, worth_compiling
 
 _LOOPS = Loops(tuple(f"recurrent_rows.{x}" for x in ("passed", "ahead", "back")), "")
 _PASSES = 64  # over all samples, which a training takes at least, and a state fit one of
@@ -52,7 +52,7 @@ class RecurrentRows:
     def laid(self, outputs: Tensor) -> Rows:
         """Return (samples, rows, outputs) as (outputs, steps, samples and zeros)."""
         if self._last is None:
-            return numbers(self._filled(outputs.permute(2, 1, 0)))
+            return array(self._filled(outputs.permute(2, 1, 0)))
         laid = outputs.new_zeros(outputs.shape[2], len(self._inputs), self.samples + self._more)
         laid[:, *self._last] = outputs[:, 0].T
         return laid.numpy()
@@ -65,7 +65,7 @@ class RecurrentRows:
         """Return (steps, samples, entries) as (blocks, steps, entries, samples of a block)."""
         filled = self._filled(rows.transpose(1, 2))
         blocks = filled.view(*filled.shape[:2], filled.shape[2] // self._wide, self._wide)
-        return numbers(blocks.permute(2, 0, 1, 3))
+        return array(blocks.permute(2, 0, 1, 3))
 
     def shown(self, outputs: Rows) -> Tensor:
         """Return outputs (outputs, steps, samples and zeros) as (samples, rows, outputs)."""
@@ -99,7 +99,7 @@ class RecurrentRows:
         from .recurrent_rows import passed
 
         blocks, steps, _, wide = self.inputs.shape
-        cell, readout = map(numbers, weights)
+        cell, readout = map(array, weights)
         states, slopes = np.empty((2, kept, steps, cell.shape[1], wide))
         outputs = np.empty((readout.shape[1], steps, blocks * wide))
         lengths = self._filled(self._lengths).numpy()
@@ -134,7 +134,7 @@ class CompiledRecurrence:
         outputs, states, slopes = self._all.states(weights)
         self.outputs = (outputs,)
         self._rows = states, self._all.inputs, slopes
-        self._matrices = numbers(cell[: cell.shape[1]]), numbers(readout[:-1])
+        self._matrices = array(cell[: cell.shape[1]]), array(readout[:-1])
 
     def ahead(self, directions: Tensors) -> Tensors:
         """Return J v for v shaped as the weights, shaped as the outputs."""
@@ -142,7 +142,7 @@ class CompiledRecurrence:
 
         blocks, steps, _, wide = self._rows[0].shape
         moved = np.empty((self._matrices[1].shape[1], steps, blocks * wide))
-        ahead(*self._rows, *self._matrices, *map(numbers, directions), moved)
+        ahead(*self._rows, *self._matrices, *map(array, directions), moved)
         return (self._all.shown(moved),)
 
     def back(self, rows: Iterable[Tensor]) -> Tensors:
@@ -151,11 +151,5 @@ class CompiledRecurrence:
 
         (pushes,) = rows
         asked = tuple(torch.empty_like(part) for part in self._pull)
-        back(*self._rows, *self._matrices, self._all.laid(pushes), *map(numbers, asked))
+        back(*self._rows, *self._matrices, self._all.laid(pushes), *map(array, asked))
         return asked
-
-
-def numbers(rows: Tensor) -> Rows:
-    """Return a tensor as an array in C order."""
-    found: Rows = rows.detach().contiguous().numpy()
-    return found

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from .lanes import WIDE, compiled, copy, filled, inner, multiply, subtract_multiple
+from .lanes import WIDE, compiled, copy, inner, multiply, padded, subtract_multiple
 from .loops import ARCTAN, RAMP, SIGMOID, SINE, SOFTPLUS, TANH
 
 _HALF_PI = math.pi / 2
@@ -81,22 +81,6 @@ def _put(rows, first, block, at):
 
 
 @inner
-def _wide(*parts):
-    """Return matrices one below another, with columns up to what products take."""
-    rows, columns = 0, parts[0].shape[1]
-    for part in parts:
-        rows += len(part)
-    found = np.zeros((rows, filled(columns)))
-    first = 0
-    for part in parts:
-        for i in range(len(part)):
-            for k in range(columns):
-                found[first + i, k] = part[i, k]
-        first += len(part)
-    return found
-
-
-@inner
 def _activate(one, u, units, counts, states, slopes):
     """Put phi(u) and phi'(u) into the first rows of blocks, times what counts, (WIDE,)."""
     if one.kind == RAMP:  # by itself, as the branches of other maps are not for registers
@@ -135,7 +119,7 @@ def passed(inputs, lengths, one, cell, readout, states, slopes, outputs):
     """
     blocks, steps, features, _ = inputs.shape
     units, answers, kept = cell.shape[1], readout.shape[1], len(states) > 0
-    matrix, read = _wide(cell), _wide(readout)
+    matrix, read = padded(cell), padded(readout)
     seen, answer = np.zeros((len(cell), WIDE)), np.zeros((units + 1, WIDE))  # h, x, 1; h, 1
     seen[-1], answer[-1] = 1, 1
     every = np.arange(len(seen))
@@ -178,7 +162,7 @@ def ahead(states, inputs, slopes, recurrent, readout, change, read_change, moved
     """
     blocks, steps, units, _ = states.shape
     features, outputs = inputs.shape[2], len(moved)
-    cell, read = _wide(recurrent, change), _wide(readout, read_change)
+    cell, read = padded(recurrent, change), padded(readout, read_change)
     # Rows: how h moves, h, then x and 1.
     seen = np.zeros((2 * units + features + 1, WIDE))
     answer = np.zeros((2 * units + 1, WIDE))
@@ -213,7 +197,7 @@ def back(states, inputs, slopes, recurrent, readout, pushes, asked, read_asked):
     """
     blocks, steps, units, _ = states.shape
     features, outputs = inputs.shape[2], len(pushes)
-    chain = _wide(recurrent.T, readout.T)
+    chain = padded(recurrent.T, readout.T)
     later = np.zeros((units + outputs, WIDE))  # what is asked of the next step's u, and pushes
     rows, below = states.reshape(-1, WIDE), inputs.reshape(-1, WIDE)
     every = np.arange(len(later))

@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -26,7 +26,6 @@ from liftednet.problems import Link, OutputFit, StateFit, WeightFit, Weights
 from liftednet.problems.fit import Measure, measured
 from liftednet.problems.priors import in_float64
 from liftednet.problems.state_fit import reach
-from liftednet.products import square_of_rows
 from liftednet.samples import row_chunks
 from liftednet.solution import Solution, Status
 
@@ -34,7 +33,14 @@ from ..base import Solver, default_tolerance
 from ..choice import solved_by
 from ..dual import Dual, SharedMap
 from ..output import SimplexDual, settled
-from ..state_links import OfLinks, columns_above, curvature_of, kept, states_refusal
+from ..state_links import (
+    OfLinks,
+    columns_above,
+    curvature_of,
+    hessian_of,
+    kept,
+    states_refusal,
+)
 from .loops import (
     Array,
     Loops,
@@ -281,11 +287,8 @@ class CompiledDescent(_OnRamps[SharedHessian]):
         """Return the links' products, the previous ones if they serve."""
         if previous is not None and previous.serves(problem):
             return previous
-        weights, scales = kept(problem)
-        squares = (square_of_rows(link.weight.double()) for link in problem.links)
-        parts = (square.mul_(scale) for square, scale in zip(squares, scales, strict=True))
-        hessian = reduce(torch.Tensor.add_, parts)
-        return SharedHessian(weights, scales, hessian.numpy(), columns_above(problem), {})
+        hessian = hessian_of(problem).numpy()
+        return SharedHessian(*kept(problem), hessian, columns_above(problem), {})
 
     def solve(
         self, problem: StateFit, start: Tensor | None = None, cache: SharedHessian | None = None
@@ -585,10 +588,12 @@ class CoordinateDescent(_ByLoops, Solver[WeightFit, Weights, None]):
         """Return the minimizer, or what was reached where that takes too long."""
         from .descent_rows import descend_together
 
-        hessian, right, middle = _about_the_mean(problem)
-        design, features = problem.design.centered, problem.design.features
-        found = parted(problem.penalty, (features, problem.units))
-        assert found is not None  # asked for by refusal
+        found = parted(problem.penalty, (problem.design.features, problem.units))
+        assert isinstance(problem.divergence, Joint) and found is not None  # asked for by refusal
+        design, asked = problem.design.centered, problem.asked  # by one pass with the Gram matrix
+        (gram, mean), curvature = design.about_mean, problem.divergence.smoothness
+        hessian = problem.lam * curvature * gram
+        right = problem.lam * (asked if mean is None else asked[:-1] - mean.outer(asked[-1]))
         right = right if found.pull is None else right + found.pull
         size = max(float(right.abs().max()), found.kink, found.group)
         goal, whole, b = max(_ROUNDING, 1e-3 * tolerance) * size, array(hessian), array(right.T)
@@ -600,8 +605,9 @@ class CoordinateDescent(_ByLoops, Solver[WeightFit, Weights, None]):
         else:
             most = self._by_entries(found, whole, b, goal, z)
         matrix = torch.from_numpy(z).T
-        if design.bias:
-            matrix = torch.cat([matrix, middle - _mean(design) @ matrix])
+        if mean is not None:
+            bias = asked[-1] / (design.mass * curvature) - mean @ matrix
+            matrix = torch.cat([matrix, bias.unsqueeze(0)])
         return design.split(matrix), int(math.isfinite(most))
 
     def _by_entries(self, found: Parts, whole: Array, b: Array, goal: float, z: Array) -> float:
@@ -665,22 +671,3 @@ def of_groups(*_: Any) -> None:
 
     one = np.ones((1, 1))
     descend_together(one, one, 1.0, 1.0, 1.0, 1, one)
-
-
-def _mean(design: Any) -> Tensor:
-    """Return the mean of [X - shift], (1, inputs)."""
-    mean: Tensor = (design.gram[-1:, :-1] / design.gram[-1, -1]).to(torch.float64)
-    return mean
-
-
-def _about_the_mean(problem: WeightFit) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the Hessian in W where b follows, what pulls at W, and the mean that b pulls to."""
-    assert isinstance(problem.divergence, Joint)  # asked for by refusal
-    asked, design = problem.asked, problem.design.centered
-    gram, curvature = design.gram, problem.lam * problem.divergence.smoothness
-    if not design.bias:
-        return curvature * gram, problem.lam * asked, asked[:0]
-    mean, mass = _mean(design), gram[-1, -1]
-    hessian = gram[:-1, :-1] - mass * mean.T @ mean
-    middle = asked[-1:] / (mass * problem.divergence.smoothness)
-    return curvature * hessian, problem.lam * (asked[:-1] - mean.T @ asked[-1:]), middle

@@ -261,15 +261,19 @@ def jacobians(forward: Forward, point: Tensor) -> Tensors:
         answered = vmap(of_sample)(weights, *forward.data)
     for outputs in answered:
         units = torch.eye(outputs[0].numel()).to(outputs).view(-1, *outputs.shape[1:])
-        columns = [
-            pulled_back(
-                [outputs], [weights], [unit.expand_as(outputs)],
-                retain_graph=True, materialize_grads=True,
-            )[0]
-            for unit in units
-        ]  # fmt: skip
+        columns = [column for (column,) in _pulled(outputs, [weights], units)]
         found.append(torch.stack(columns, 1).view(*outputs.shape, len(point)))
     return tuple(found)
+
+
+def _pulled(outputs: Tensor, inputs: Sequence[Tensor], units: Tensor) -> list[Tensors]:
+    """Return J'u for every unit u of the outputs of a sample, shaped as the inputs."""
+    return [
+        pulled_back(
+            [outputs], inputs, [unit.expand_as(outputs)], retain_graph=True, materialize_grads=True
+        )
+        for unit in units
+    ]
 
 
 class OutputEquations(DirectModel):
@@ -481,17 +485,7 @@ def _slopes(
         outputs, layers = forward.layers(weights, forward.data)
     arguments, found = [u for _, u in layers], []
     for answer in outputs:
-        units = torch.eye(answer.shape[-1], dtype=answer.dtype, device=answer.device)
-        columns = [
-            pulled_back(
-                [answer],
-                arguments,
-                [unit.expand_as(answer)],
-                retain_graph=True,
-                materialize_grads=True,
-            )
-            for unit in units
-        ]
+        columns = _pulled(answer, arguments, torch.eye(answer.shape[-1]).to(answer))
         slopes = [torch.stack([x.T for x in layer]) for layer in zip(*columns, strict=True)]
         found.append((answer.detach(), slopes))
     return [rows.detach().T for rows, _ in layers], found

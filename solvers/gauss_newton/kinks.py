@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from liftednet.maps import pulled_back
 from ..compiled.recurrent import CompiledRecurrence
 from ..quasi_newton import lbfgs
 from .krylov import CurvatureProducts
-from .objective import Forward, Tensors, joined
+from .local_model import Linearized
+from .objective import Forward, joined
 
 if TYPE_CHECKING:
     from .steps import Taken
@@ -155,25 +156,12 @@ def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:
     return mean, (squares / count - mean.square()).clamp(min=0)
 
 
-class _Passed:
-    """Outputs at a point, and J'u once: half of the work of `Linearized`, which has J v, too."""
-
-    def __init__(self, forward: Forward, point: Tensor) -> None:
-        self._weights = tuple(part.clone().requires_grad_() for part in forward.split(point))
-        with torch.enable_grad():
-            self._outputs = forward.at(self._weights)
-        self.outputs = tuple(part.detach() for part in self._outputs)
-
-    def back(self, rows: Iterable[Tensor]) -> Tensors:
-        return pulled_back(self._outputs, self._weights, tuple(rows), materialize_grads=True)
-
-
 def quasi_newton(forward: Forward, point: Tensor, steps: int) -> tuple[Tensor, float]:
     """Return where L-BFGS between the ends leads to, and the objective there."""
 
     def valued(at: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
         x = torch.from_numpy(at).to(point)
-        linear = _Passed(forward, x) if forward.rows is None else CompiledRecurrence(forward, x)
+        linear = (Linearized if forward.rows is None else CompiledRecurrence)(forward, x)
         pairs = [*zip(forward.targets, linear.outputs, strict=True)]
         loss = processes.total_of(sum(float(target.value(part)) for target, part in pairs))
         pulled = joined(linear.back(target.slopes(part)[0] for target, part in pairs))

@@ -106,7 +106,8 @@ class Krylov:
     def _grow(self) -> bool:
         """Take one more product, and say whether there was a direction for it."""
         size = self.size
-        if self._complete or size >= self._most():
+        most = max(_FEWEST, _MOST_BYTES // (8 * len(self.gradient)))
+        if self._complete or size >= most:
             return False
         direction = self._basis[size]
         image = self.product(direction)
@@ -133,9 +134,6 @@ class Krylov:
         if size == len(self._basis):
             self._basis = torch.cat([self._basis, torch.empty_like(self._basis)])
         self._basis[size] = image / left
-
-    def _most(self) -> int:
-        return max(_FEWEST, _MOST_BYTES // (8 * len(self.gradient)))
 
 
 class CurvatureProducts(LocalModel):

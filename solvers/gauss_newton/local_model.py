@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import compress
 from typing import Any, Protocol
 
@@ -37,7 +38,7 @@ class Linearized:
     """J, the derivatives of all outputs in all weights, as two maps.
 
     The forward pass is differentiated once and kept. u -> J'u is one pass back through it; as that
-    pass is linear in u, going back through it in turn is v -> J v.
+    pass is linear in u, going back through it in turn is v -> J v, for who asks for it.
 
     Attributes:
         outputs: at the weights, each (samples, rows, outputs).
@@ -49,15 +50,19 @@ class Linearized:
         with torch.enable_grad(), _StepsTogether():
             self._outputs = forward.at(self._weights)
         self.outputs = tuple(part.detach() for part in self._outputs)
-        self._seen = [torch.zeros_like(part, requires_grad=True) for part in self.outputs]
-        pulled = self._backward(self._seen, create_graph=True)
-        self._reached = [part.requires_grad for part in pulled]  # not a weight without effect
-        self._pulled = tuple(compress(pulled, self._reached))
+
+    @cached_property
+    def _pulled(self) -> tuple[list[Tensor], list[bool], Tensors]:
+        """0 for u, which weights have an effect, and J'u of these."""
+        seen = [torch.zeros_like(part, requires_grad=True) for part in self.outputs]
+        pulled = self._backward(seen, create_graph=True)
+        reached = [part.requires_grad for part in pulled]
+        return seen, reached, tuple(compress(pulled, reached))
 
     def ahead(self, directions: Tensors) -> Tensors:
         """Return J v for v shaped as the weights, shaped as the outputs."""
-        parts = tuple(compress(directions, self._reached))
-        return pulled_back(self._pulled, self._seen, parts, retain_graph=True)
+        seen, reached, pulled = self._pulled
+        return pulled_back(pulled, seen, tuple(compress(directions, reached)), retain_graph=True)
 
     def back(self, rows: Iterable[Tensor]) -> Tensors:
         """Return J'u for u shaped as the outputs, shaped as the weights."""

@@ -10,7 +10,7 @@ import math
 import os
 import warnings
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
@@ -75,25 +75,16 @@ def has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-def interpreting() -> bool:
-    """Say whether Triton runs kernels on the CPU (TRITON_INTERPRET=1, set before its import)."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
 def refusal(tensor: Tensor) -> str | None:
     """Return why no kernel can take a tensor, or None."""
     if tensor.dtype is not torch.float32:
         return f"it serves torch.float32 alone, not {tensor.dtype}"
-    if not tensor.is_cuda and not interpreting():
+    interprets = os.environ.get("TRITON_INTERPRET") == "1"  # kernels on the CPU
+    if not tensor.is_cuda and not interprets:
         return f"it needs tensors on a GPU, not on {tensor.device}"
     if not has_triton():
         return "it needs Triton, which is not installed: pip install 'liftednet[gpu]'"
     return None
-
-
-def on_device(tensor: Tensor) -> AbstractContextManager[object]:
-    """Return a context in which kernels are launched on the device of a tensor."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
 def programs(device: torch.device, most: int, scratch_bytes: int) -> int:
@@ -110,11 +101,6 @@ def programs(device: torch.device, most: int, scratch_bytes: int) -> int:
     card = torch.cuda.get_device_properties(device)
     each = 4 * card.L2_cache_size // (3 * card.multi_processor_count * scratch_bytes)
     return card.multi_processor_count * min(most, max(1, each))
-
-
-def padded_width(columns: int) -> int:
-    """Return a number of columns, rounded up to a power of two, at least 16."""
-    return max(16, 1 << (columns - 1).bit_length())
 
 
 class Layer(NamedTuple):
@@ -279,7 +265,7 @@ class StateBlocks:
 
     def width(self, columns: int) -> int:
         """Return the columns of a link, rounded up to a power of two."""
-        return max(self.least, padded_width(columns))
+        return max(self.least, 1 << (columns - 1).bit_length())
 
     def scratch(self, units: int) -> int:
         """Return how many entries the scratch of a program has."""
@@ -301,24 +287,10 @@ _STATE_BLOCKS = {
 }
 
 
-def width_refusal(columns: Sequence[int]) -> str | None:
-    """Return why links with so many columns each cannot be served, or None."""
-    if max(columns) > _WIDEST or _blocks(columns) is None:
-        return (
-            f"it serves links of at most {_WIDEST} columns each and {max(_STATE_BLOCKS)} together, "
-            f"not {', '.join(map(str, columns))}"
-        )
-    return None
-
-
-def state_blocks(columns: Sequence[int]) -> StateBlocks:
-    """Return the sizes for links with so many columns each."""
-    blocks = _blocks(columns)
-    assert blocks is not None  # asked for by obstacle
-    return blocks
-
-
-def _blocks(columns: Sequence[int]) -> StateBlocks | None:
+def state_blocks(columns: Sequence[int]) -> StateBlocks | None:
+    """Return the sizes for links with so many columns each, None where they are too many."""
+    if max(columns) > _WIDEST:
+        return None
     for total, blocks in _STATE_BLOCKS.items():
         narrow = blocks is not _NARROW or max(columns) <= blocks.rows
         if narrow and sum(map(blocks.width, columns)) <= total:
@@ -376,7 +348,12 @@ class FusedStates(Solver[StateFit, Tensor, None]):
     def refusal(self, problem: StateFit) -> str | None:
         """Ask for float32 on a GPU, and maps of straight pieces or the softmax."""
         refused = states_refusal(problem, lipschitz=False) or refusal(problem.pre_activation)
-        if refused := refused or width_refusal(_columns(problem)):
+        if refused is None and state_blocks(columns := _columns(problem)) is None:
+            refused = (
+                f"it serves links of at most {_WIDEST} columns each and {max(_STATE_BLOCKS)} "
+                f"together, not {', '.join(map(str, columns))}"
+            )
+        if refused:
             return refused
         if ramp(problem.divergence.activation) is None:
             return f"there is no kernel for the prox of {problem.divergence.activation!r}"
@@ -402,11 +379,11 @@ class FusedStates(Solver[StateFit, Tensor, None]):
         from .state_steps import state_tiles
 
         blocks, units = self.blocks or state_blocks(_columns(problem)), problem.units
+        line = ramp(problem.divergence.activation)
+        assert blocks is not None and line is not None  # asked for by refusal
         device, tiles = problem.pre_activation.device, -(-problem.samples // blocks.rows)
         scratch = blocks.scratch(units)
         count = min(tiles, programs(device, blocks.programs, 4 * scratch))
-        line = ramp(problem.divergence.activation)
-        assert line is not None  # asked for by obstacle
         tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
         if start is None:
             start = problem.divergence.activation.forward(problem.pre_activation)
@@ -414,7 +391,7 @@ class FusedStates(Solver[StateFit, Tensor, None]):
         goal = _SHARE * tolerance * problem.lam * largest(terms(problem, slice(None)), 1.0)
         links, plans = zip(*(_tiled(link, blocks) for link in problem.links), strict=True)
         steps = torch.zeros(tiles, dtype=torch.int32, device=device)
-        with on_device(value):
+        with torch.cuda.device(device) if value.is_cuda else nullcontext():
             state_tiles[(count,)](
                 problem.pre_activation.contiguous(),
                 value,
