@@ -6,7 +6,8 @@ Decisions jump, so that no set of weights with given rates is convex. Two steps 
    width T narrows, by the multipliers of `AugmentedLagrangian`;
 2. rounds fit the last layer by one convex problem each: rates stand as they are counted at the
    scores that are there, rows far from the threshold keep their decisions, and those near it move
-   the rates as the slope of softmax(U / T) has it. A step is taken as far as the count falls.
+   the rates as the slope of softmax(U / T) has it. A step is taken as far as the count falls, and
+   once the count is within its limits, as far as the objective does.
 
 Both aim at limits that are a margin tighter, the standard error of the rates, so that other rows
 are as likely within the limits; what is judged is the count, on the limits that were asked for.
@@ -286,6 +287,8 @@ def counted_fit(
         prices = (torch.zeros(len(held.lower)),)
     u, objective = ConstrainedFit(fit, ()).scores(start), float(fit.measure(start).objective)
     best = CountedFit(held.excess(held.counted(u)), start, prices, objective, 0.0, "no fit")
+    if best.excess <= 0:
+        return best
     if isinstance(fit.penalty, SquaredFrobenius) and fit.penalty.center is None:
         few = _FewDirections(fit, held, start)
         first = float(few.fit.measure(few.start).objective)  # less a constant
@@ -337,13 +340,14 @@ def _nearer(
 ) -> CountedFit:
     """Return what rounds of convex fits bring, with a pull of so much at least.
 
-    No step goes where the loss is far above that of a guess: there the surrogate is flat.
+    The first that is within the limits is often far within, and fits badly: the rounds go on. No
+    step goes where the loss is far above that of a guess: there the surrogate is flat.
     """
     plain, size = ConstrainedFit(fit, ()), _size(fit)
     most = best.objective + _FAR * fit.lam * len(held.labels) * math.log(held.classes)
     u, near, pull, failures = plain.scores(best.value), _NEAR, least, 0
     for _ in range(_ROUNDS):
-        if best.excess <= 0 or failures == _FAILURES:
+        if failures == _FAILURES:
             break
         failures += 1
         held_fit = replace(fit, penalty=pulled(fit.penalty, pull * size, best.value.matrix))
@@ -362,7 +366,8 @@ def _nearer(
             excess = held.excess(held.counted(u_ahead))
             objective = float(fit.measure(value).objective)
             falls = objective + worth * excess < best.objective + worth * best.excess
-            if falls and excess < best.excess and objective < most:
+            nearer = excess <= 0 or excess < best.excess
+            if falls and nearer and objective < most:
                 best = CountedFit(
                     excess, value, solution.duals, objective, solution.residual, solution.solver
                 )

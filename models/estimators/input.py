@@ -107,7 +107,7 @@ class Kinds:
         if not hasattr(getattr(X, "dtypes", None), "items"):
             return None
         named = [name for name, kind in X.dtypes.items() if _names_kinds(name, X[name], str(kind))]
-        seen = {name: np.unique(_text(X[name])) for name in named}
+        seen = {name: np.unique(_words(X[name])[0]) for name in named}
         for name, kinds in seen.items():
             if len(kinds) > max(_FEW_KINDS, len(X) / 2):
                 raise DataError(
@@ -151,10 +151,11 @@ class Kinds:
     def _column(self, name: Any, values: Any) -> Rows:
         if name not in self.seen:
             return np.asarray(values, dtype=np.float64)[:, None]
-        kinds, (words, places) = self.seen[name], np.unique(_text(values), return_inverse=True)
-        same = {_number(kind): kind for kind in kinds} | {kind: kind for kind in kinds}
-        spelled = np.array([same.get(word, same.get(_number(word), word)) for word in words])
-        here: Rows = (spelled[places][:, None] == kinds).astype(np.float64)
+        (words, places), kinds = _words(values), self.seen[name]
+        known = {_number(kind): n for n, kind in enumerate(kinds)}
+        known |= {kind: n for n, kind in enumerate(kinds)}
+        numbers = np.array([known.get(word, known.get(_number(word), -1)) for word in words])
+        here: Rows = (numbers[places][:, None] == np.arange(len(kinds))).astype(np.float64)
         return (here[:, 1:] - here[:, :1]) / 2 if here.shape[1] == 2 else here
 
 
@@ -167,34 +168,45 @@ def _names_kinds(name: Any, column: Any, kind: str) -> bool:
     """
     if kind not in ("category", "object", "str", "string"):
         return False
-    words = []
-    for row, entry in enumerate(column):
+    entries = column.astype(object)
+    try:
+        found = entries.dropna().unique()
+    except TypeError:  # lists have no hash
+        found = list(entries)
+    for entry in found:
         if isinstance(entry, list | tuple | dict | set | np.ndarray):
+            row = next(row for row, other in enumerate(entries) if other is entry)
             raise DataError(
                 f"column {name!r} of X has a {type(entry).__name__} in row {row}: give each of its "
                 "entries a column of its own."
             )
-        if isinstance(entry, str):
-            words.append((row, entry))
-    if words and any(is_number(x) and x == x for x in column):
-        row, word = words[0]
+    words = [entry for entry in found if isinstance(entry, str)]
+    if words and any(map(is_number, found)):
+        row = int((entries == words[0]).to_numpy().argmax())
         raise DataError(
-            f"column {name!r} of X has numbers beside text, {word!r} in row {row} first: make it "
-            'numbers, as by pandas.to_numeric(column, errors="coerce") with missing=True, or text.'
+            f"column {name!r} of X has numbers beside text, {words[0]!r} in row {row} first: make "
+            'it numbers, as by pandas.to_numeric(column, errors="coerce") with missing=True, or '
+            "text."
         )
     return kind != "object" or bool(words)
 
 
-def _text(column: Any) -> Rows:
-    """Return the kinds of all rows as text, (samples,)."""
-    return np.asarray(column.astype(object).where(column.notna(), "nan"), dtype=str)
+def _words(column: Any) -> tuple[Rows, Rows]:
+    """Return the kinds of a column as text, (kinds,), and the number of every row's, (samples,)."""
+    places, found = column.astype(object).factorize()  # -1 where an entry is missing
+    words = [*map(str, found), *["nan"] * bool((places < 0).any())]
+    return np.array(words, dtype=str), places
 
 
 def _number(kind: str) -> str:
     """Return what a kind has in common with those that are equal, of other types or spellings."""
     if kind in ("None", "<NA>"):  # missing, as files of versions to 1.2.5 have it
         return "nan"
-    return {"True": "1", "False": "0"}.get(kind, kind.removesuffix(".0"))
+    try:
+        number = float({"True": "1", "False": "0"}.get(kind, kind))
+    except ValueError:
+        return kind
+    return str(int(number)) if number.is_integer() else kind
 
 
 def refuse_dates(X: Any, y: Any, regression: bool) -> None:

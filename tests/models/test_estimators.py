@@ -315,6 +315,7 @@ def test_kinds_are_the_same_in_whatever_type_they_come() -> None:
         (holes, [rooms, room]),
         (words, [pd.Series(words, dtype="string"), pd.Categorical(words)]),
         (flags.astype("category"), [flags, (room == 1).astype(int), flags.astype("boolean")]),
+        (pd.Categorical(10**16 * room), [1e16 * room]),
     ):
         frame = pd.DataFrame({"size": size, "kind": kinds})
         y = size + 10 * (room == 1)
@@ -323,8 +324,9 @@ def test_kinds_are_the_same_in_whatever_type_they_come() -> None:
         for other in alike:
             same = found.predict(pd.DataFrame({"size": size, "kind": other}))[1:]
             np.testing.assert_array_equal(same, expected)
-        unseen = found.predict(frame.assign(kind=pd.Categorical(["7"] * 90)))[1:]
-        assert np.abs(unseen - expected).max() > 1.0
+        for word in ("7", "a.0", "1.5"):
+            unseen = found.predict(frame.assign(kind=pd.Categorical([word] * 90)))[1:]
+            assert np.abs(unseen - expected).max() > 1.0
 
 
 def test_kinds_that_cannot_be_used_are_refused(of_kinds):

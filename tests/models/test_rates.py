@@ -69,6 +69,19 @@ def test_mean_scores_say_little_of_decisions_and_the_report_shows_it() -> None:
     assert "of new rows this says nothing." in str(report)  # as a confidence would be refused
 
 
+@pytest.mark.parametrize("kind", [GroupRates, GroupProbabilities])
+def test_a_wider_limit_fits_no_worse(kind: Any) -> None:
+    """What meets the narrow one meets the wide one, too; the group is what tells most here."""
+    draw = np.random.default_rng(1)
+    x, losses = draw.standard_normal((300, 4)), []
+    y = (x[:, 0] + 0.5 * x[:, 1] ** 2 + draw.standard_normal(300) > 0).astype(int)
+    for within in (0.05, 0.3):
+        asked = [kind(x[:, 0] > 0, within)]
+        model = LiftedClassifier((10,), max_iter=20, random_state=0).fit(x, y, constraints=asked)
+        losses.append(-np.log(model.predict_proba(x)[range(300), y]).mean())
+    assert losses[1] < losses[0] < np.log(2)
+
+
 def test_several_constraints_are_held_together_for_several_classes_and_one_output() -> None:
     x, y, group = drawn(200, classes=3)
     names = np.array(["no", "perhaps", "yes"])
