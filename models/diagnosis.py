@@ -32,6 +32,7 @@ _OUTLYING = 10.0  # times as far as all others of its feature, which look alike 
 _FEW = 0.1  # of a feature's entries that are not its median: more are a group of their own
 _LOOKED = 5_000  # rows in which entries far from all others are looked for
 _KINDS = 20  # entries of a column that are many
+_SEVERAL, _NONE = 10, 2.0  # samples, and as how many they count that teach nothing
 _COPIES = 1.2  # samples for each that is different, which coincidences hardly make
 _CENTERED = 500  # of them, whose median is the center: it takes longer than all the rest
 
@@ -108,6 +109,15 @@ def judge_targets(structure: Structure, data: Data, *, whole: bool = True) -> No
                 "of predictions in that type are infinite or nan. Divide y by its scale, or give X "
                 "in float64."
             )
+
+
+def judge_weights(data: Data) -> None:
+    """Warn where samples count as hardly one together, as weights do whose sum is 1."""
+    if SAMPLE_WEIGHTS in data.values and len(data) > _SEVERAL and 0 < data.mass <= _NONE:
+        processes.warn(
+            f"{len(data):,} samples count as {data.mass:.3g} by their weights, beside which the "
+            "penalty is everything. Give weights whose mean is 1."
+        )
 
 
 def judge_copies(data: Data) -> None:

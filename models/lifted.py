@@ -28,7 +28,7 @@ from .block import Structure
 from .checkpoint import Checkpoint, Keeper
 from .choice import Choice, choose, shape_of
 from .data import ArrayBatches, ArrayLike, Arrays, Data, Lengths, LoaderBatches, hold_out
-from .diagnosis import judge_targets, scale_hint, warn_of
+from .diagnosis import judge_targets, judge_weights, scale_hint, warn_of
 from .fingerprint import described_training, refuse_unlike
 from .incomplete import WHOLE, completion_of
 from .methods import COUNTED, Method
@@ -255,6 +255,7 @@ class Lifted(Prepared):
             return self._prepare_loader(choice, given, constraints, keeper)
         raw = self._data(*given)
         judge_targets(structure, raw)
+        judge_weights(raw)
         most = method.batch_size if isinstance(method, Minibatch) else Minibatch().batch_size
         few = len(raw) <= most and processes.size() == 1 and TIME not in raw.values
         some = raw.merged() if few and not isinstance(method, FullBatch) else raw

@@ -246,6 +246,12 @@ class Classifying(Estimator):
     class_weight: Mapping[Any, float] | str | None
     classes_: Rows
 
+    def predict_log_proba(self, X: Any, **lengths: Any) -> Rows:
+        """Return logarithms of what `predict_proba` returns, -inf of what is 0 to rounding."""
+        with np.errstate(divide="ignore"):
+            found: Rows = np.log(self.predict_proba(X, **lengths))
+        return found
+
     def _take_classes(self, classes: Rows, goes_on: bool) -> None:
         """Keep the labels, which nothing that goes on can change."""
         if len(classes) < 2:
