@@ -99,7 +99,7 @@ def test_error_bars_are_in_units_of_y() -> None:
     torch.testing.assert_close(left, 1000 * posterior(plain).leave_one_out(), rtol=1e-3, atol=1e-2)
 
 
-def test_copies_and_large_weights_are_told_where_chance_does_not_make_them(draw) -> None:
+def test_copies_and_odd_weights_are_told_where_chance_does_not_make_them(draw) -> None:
     X, discrete = draw.normal(size=(40, 2)), draw.integers(0, 2, (40, 3)).astype(float)
     y = X.sum(1) + draw.normal(size=40)
     few: dict[str, Any] = {"hidden_layer_sizes": (4,), "max_iter": 2, "random_state": 0}
@@ -107,8 +107,10 @@ def test_copies_and_large_weights_are_told_where_chance_does_not_make_them(draw)
     for rows, answers, options in ((np.repeat(X, 2, 0), np.repeat(y, 2), {}), (X, y, heavy)):
         with pytest.warns(FitWarning, match="40 different samples count as (80|60)"):
             LiftedRegressor(**few).fit(rows, answers, **options)
+    with pytest.warns(FitWarning, match="40 samples count as 1 by their weights"):
+        LiftedRegressor(**few).fit(X, y, sample_weight=np.full(40, 1 / 40))
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*different samples count")
+        warnings.filterwarnings("error", message=".*samples count")
         LiftedRegressor(**few).fit(X, y, sample_weight=draw.uniform(0.8, 1.2, 40))
         LiftedClassifier(**few).fit(discrete, draw.integers(0, 2, 40))
         LiftedRegressor(rho=0.1, **few).fit(np.repeat(X, 2, 0), np.repeat(y, 2))

@@ -199,6 +199,7 @@ def test_tensors_are_taken_as_arrays_whether_or_not_they_have_gradients() -> Non
         plain = given.detach().numpy()
         wanted = clone(model).fit(plain, y.numpy(), sample_weight=weights.detach().numpy())
         assert (found == wanted.predict_proba(plain)).all()
+        np.testing.assert_allclose(np.exp(wanted.predict_log_proba(plain)), found)
 
 
 FLAT = np.zeros((4, 3, 1))  # four sequences of three steps
