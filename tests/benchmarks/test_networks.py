@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks.papers import thesis_forms
 from benchmarks.papers.networks import PlainRNN
 from benchmarks.papers.printed_forms import FORMS, SPACING, missed
-from liftednet import lift
 from liftednet.errors import DataError
-from liftednet.models import Minibatch
+from tests.models.networks import refuses
 
 ROOT = Path(__file__).parents[2]
 BROKEN = ("arctanh", "sine, on", "the same, read as the leaky", "(9)")
@@ -58,37 +57,4 @@ def test_plain_network_is_torchs_with_the_same_weights(nonlinearity: str) -> Non
         gradients.append(torch.autograd.grad((states * mixing).sum(), list(network.parameters())))
     assert torch.allclose(fast(x, state)[0], slow(x, state)[0], atol=1e-6)
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(*gradients, strict=True))
-    with pytest.raises(DataError, match="nonlinearity"):
-        PlainRNN(3, 5, "sigmoid")
-
-
-class Translator(nn.Module):
-    """Cells that read all tokens, and others that write five of as many kinds as there are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reader, self.writer = nn.GRUCell(6, 32), nn.GRUCell(6, 32)
-        self.readout = nn.Linear(32, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        state, written = None, []
-        for token in x.unbind(1):
-            state = self.reader(token, state)
-        for _ in range(5):
-            state = self.writer(torch.zeros_like(x[:, 0]), state)
-            written.append(self.readout(state))
-        return torch.stack(written, 1)
-
-
-def test_lift_reads_cells_whose_answers_have_another_length() -> None:
-    """Beside the torch network itself, with weights that its training has written back."""
-    tokens = torch.randint(6, (60, 8), generator=torch.Generator().manual_seed(1))
-    X, y = nn.functional.one_hot(tokens, 6).float(), tokens.flip(1)[:, :5].contiguous()
-    network = Translator()
-    lifted = lift(network, X[:2], loss="cross-entropy", method=Minibatch(20, batch_size=20))
-    before = nn.functional.cross_entropy(network(X).flatten(0, 1), y.flatten())
-    lifted.fit(X, y).write_()
-    answers = network(X)
-    assert answers.shape == (60, 5, 6)
-    assert torch.equal(lifted.predict(X), answers.argmax(2))
-    assert nn.functional.cross_entropy(answers.flatten(0, 1), y.flatten()) < before
+    refuses(DataError, "nonlinearity", PlainRNN, 3, 5, "sigmoid")

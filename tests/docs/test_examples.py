@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,25 +49,29 @@ def run(name: str, part: str, blocks: list[str]) -> dict[str, Any]:
     return names
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-@pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
-def test_an_example_runs_and_draws(path, monkeypatch, tmp_path) -> None:
+@pytest.fixture
+def alone(monkeypatch, tmp_path) -> Iterator[Path]:
+    """An empty folder to work in, and no figures before and after."""
     matplotlib.use("Agg")
     monkeypatch.chdir(tmp_path)
     plt.close("all")
-    try:
-        runpy.run_path(str(path), run_name="__main__")
-        assert plt.get_fignums()
-        assert all(plt.figure(number).axes for number in plt.get_fignums())
-    finally:
-        plt.close("all")
-    assert not list(tmp_path.iterdir())
+    yield tmp_path
+    plt.close("all")
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
+def test_an_example_runs_and_draws(path, alone) -> None:
+    runpy.run_path(str(path), run_name="__main__")
+    assert plt.get_fignums()
+    assert all(plt.figure(number).axes for number in plt.get_fignums())
+    assert not list(alone.iterdir())
 
 
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
 @pytest.mark.filterwarnings("ignore::liftednet.FitWarning")
-def test_the_blocks_of_a_page_run(page, monkeypatch, tmp_path) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("alone")
+def test_the_blocks_of_a_page_run(page) -> None:
     names = run(page.name, "block", _BLOCK.findall(page.read_text("utf-8")))
     assert eval(EXPECTED.get(page.stem, "True"), names)
 
@@ -107,15 +112,11 @@ def test_it_is_kept_executed_with_pictures(path) -> None:
 
 @notebooks
 @pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
-def test_it_runs_at_toy_size(path, monkeypatch, tmp_path) -> None:
+@pytest.mark.usefixtures("alone")
+def test_it_runs_at_toy_size(path, monkeypatch) -> None:
     monkeypatch.setenv("LIFTEDNET_TOY", "1")
-    monkeypatch.chdir(tmp_path)
-    plt.close("all")
-    try:
-        run(path.name, "cell", [cell.source for cell in code_of(path)])
-        assert len(plt.get_fignums()) == pictures(code_of(path))
-    finally:
-        plt.close("all")
+    run(path.name, "cell", [cell.source for cell in code_of(path)])
+    assert len(plt.get_fignums()) == pictures(code_of(path))
 
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")

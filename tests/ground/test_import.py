@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 PUBLIC = sorted({*liftednet._HOMES, *liftednet._ROOMS})
 SKLEARN = {name for name in PUBLIC if name.startswith("Lifted") and name != "LiftedError"}
 SKLEARN |= {"NotFittedError"}  # estimators, and the error that is scikit-learn's, too
+ROOMS = ("models", "solvers")
 HEAVY = {"cvxpy", "matplotlib", "numba", "pooch", "sklearn", "triton"}
 
 
@@ -44,17 +45,10 @@ def test_type_checkers_see_the_same_names() -> None:
     assert seen == {**liftednet._HOMES, **dict.fromkeys(liftednet._ROOMS, "liftednet")}
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "liftednet",
-        "liftednet.models",
-        "liftednet.solvers",
-        "liftednet.command",
-        "models",
-        "solvers",
-    ],
-)
+WAYS_IN = ("liftednet", "liftednet.command", *(f"liftednet.{room}" for room in ROOMS), *ROOMS)
+
+
+@pytest.mark.parametrize("module", WAYS_IN)
 def test_before_installing_one_sentence_says_what_to_do(module: str) -> None:
     result = python(f"import {module}", "-S")  # -S: without any installed package
     assert result.returncode == 1
@@ -64,7 +58,7 @@ def test_before_installing_one_sentence_says_what_to_do(module: str) -> None:
     assert "`pip install -c constraints.txt -e .`" in last
 
 
-@pytest.mark.parametrize("room", ["models", "solvers"])
+@pytest.mark.parametrize("room", ROOMS)
 def test_a_room_is_imported_through_liftednet_only(room: str) -> None:
     result = python(f"import {room}")
     assert result.returncode == 1

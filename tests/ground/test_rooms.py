@@ -92,19 +92,17 @@ def is_for_type_checkers(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
-# Two of three nodes, below which nothing is named that `targets` looks for.
-LEAVES = (ast.Name, ast.Constant, ast.expr_context, ast.operator, ast.cmpop)
-
-
-def imports(node: ast.AST, package: str, when_loaded: bool = True) -> Iterator[Import]:
-    for target in targets(node, package):
-        yield Import(target, getattr(node, "lineno", 0), when_loaded)
-    put_off = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, LEAVES):
-            continue
-        only_types = is_for_type_checkers(node) and child not in getattr(node, "orelse", [])
-        yield from imports(child, package, when_loaded and not put_off and not only_types)
+def imports(tree: ast.AST, package: str) -> Iterator[Import]:
+    waiting = [(tree, True)]
+    while waiting:
+        node, when_loaded = waiting.pop()
+        for target in targets(node, package):
+            yield Import(target, getattr(node, "lineno", 0), when_loaded)
+        put_off = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        only_types = is_for_type_checkers(node)
+        for child in ast.iter_child_nodes(node):
+            loaded = child in node.orelse if only_types else not put_off  # type: ignore
+            waiting.append((child, when_loaded and loaded))
 
 
 def upward(root: Path) -> list[str]:
@@ -122,29 +120,23 @@ def test_no_room_imports_upward() -> None:
     assert upward(ROOT) == []
 
 
-@pytest.fixture
-def planted(tmp_path: Path) -> Path:
-    for folder in ("liftednet/problems", "liftednet/command", "models/methods", "solvers/kernels"):
-        (tmp_path / folder).mkdir(parents=True)
-    return tmp_path
+PLANTED = [
+    ("liftednet/export.py", "from liftednet.models.builders import LiftedMLP"),
+    ("liftednet/export.py", "def f():\n    from .solvers import ridge"),
+    ("liftednet/export.py", "import liftednet\nliftednet.solvers.solve(1)"),
+    ("liftednet/export.py", "from importlib import import_module\nimport_module('.models', 1)"),
+    ("liftednet/__init__.py", "from liftednet import models"),
+    ("solvers/ridge.py", "from ..models import builders"),
+    ("solvers/ridge.py", "if TYPE_CHECKING:\n    from liftednet.models import builders"),
+    ("models/methods/small.py", "import liftednet.command"),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("liftednet/export.py", "from liftednet.models.builders import LiftedMLP"),
-        ("liftednet/export.py", "def f():\n    from .solvers import ridge"),
-        ("liftednet/export.py", "import liftednet\nliftednet.solvers.solve(1)"),
-        ("liftednet/export.py", "from importlib import import_module\nimport_module('.models', 1)"),
-        ("liftednet/__init__.py", "from liftednet import models"),
-        ("solvers/ridge.py", "from ..models import builders"),
-        ("solvers/ridge.py", "if TYPE_CHECKING:\n    from liftednet.models import builders"),
-        ("models/methods/small.py", "import liftednet.command"),
-    ],
-)
-def test_a_planted_upward_import_is_found(planted: Path, name: str, text: str) -> None:
-    (planted / name).write_text(text)
-    assert [line.split(":")[0] for line in upward(planted)] == [name]
+@pytest.mark.parametrize(("name", "text"), PLANTED)
+def test_a_planted_upward_import_is_found(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_text(text)
+    assert [line.split(":")[0] for line in upward(tmp_path)] == [name]
 
 
 SOURCES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "liftednet", "models", "solvers")

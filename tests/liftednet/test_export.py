@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,22 +12,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from liftednet import (
-    Activation,
-    LiftedError,
-    LiftedRegressor,
-    activations,
-    initialize_,
-    load,
-    losses,
-    save,
-    to_torch,
-)
+from liftednet import Activation, LiftedRegressor, activations, initialize_, load, save, to_torch
 from liftednet.data import echo
-from liftednet.errors import DataError, NotFittedError
+from liftednet.errors import DataError, LiftedError, NotFittedError
 from liftednet.export import ExportedRNN
+from liftednet.losses import CrossEntropy
 from liftednet.models import FullBatch, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.problems import Weights
+from tests.draws import normal
 from tests.models.graphs import NETWORKS
 from tests.models.graphs import fitted as fitted_graph
 from tests.models.networks import refuses
@@ -67,10 +60,8 @@ CATALOGUE = [
 
 def layers(activation: Activation, generator: torch.Generator) -> Layers:
     shapes = ((5, 4), (4, 3))
-    weights = [
-        Weights(torch.randn(n, q, generator=generator), torch.randn(q, generator=generator))
-        for n, q in shapes
-    ]
+    drawn = partial(normal, seed=generator, dtype=torch.float32)
+    weights = [Weights(drawn(n, q), drawn(q)) for n, q in shapes]
     return Layers(weights, [activation, activations.Softmax()])
 
 
@@ -93,17 +84,14 @@ def test_every_activation_is_exported_with_its_forward_map(activation, generator
     assert torch.equal(fresh(x), network(x))
 
 
-@pytest.mark.parametrize(
-    ("activation", "module"),
-    [
+def test_torch_activations_are_used_where_torch_has_them(generator) -> None:
+    for activation, module in (
         (activations.ReLU(), "ReLU()"),
         (activations.Clipped(0.0, 1.0), "Hardtanh(min_val=0.0, max_val=1.0)"),
         (activations.LeakyReLU(0.2), "LeakyReLU(negative_slope=0.2)"),
         (activations.Arctan(), "ActivationModule(Arctan())"),
-    ],
-)
-def test_torch_activations_are_used_where_torch_has_them(activation, module, generator) -> None:
-    assert repr(to_torch(layers(activation, generator))[1]) == module
+    ):
+        assert repr(to_torch(layers(activation, generator))[1]) == module
 
 
 def test_what_is_no_fitted_model_or_no_network_is_refused(generator) -> None:
@@ -116,12 +104,11 @@ def test_what_is_no_fitted_model_or_no_network_is_refused(generator) -> None:
     refuses(DataError, r"to_torch\(model\) makes a module", initialize_, nn.Linear(5, 3), fitted)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_a_model_is_refused_before_there_are_data() -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"loss": "gumbel"}, "there is no loss 'gumbel'; there are binary-cross-entropy"),
         ({"loss": "quantile:much"}, "takes a number behind a colon"),
-        ({"loss": losses.CrossEntropy}, r"got <class.*: write CrossEntropy\(\)"),
+        ({"loss": CrossEntropy}, r"got <class.*: write CrossEntropy\(\)"),
         ({"loss": nn.BCELoss()}, "give the scores that the Sigmoid takes"),
         ({"loss": nn.functional.l1_loss}, "CrossEntropy.* for classes or SquaredError"),
         ({"loss": nn.CrossEntropyLoss(torch.ones(3))}, "has weight=tensor.*sample_weight"),
@@ -130,11 +117,9 @@ def test_what_is_no_fitted_model_or_no_network_is_refused(generator) -> None:
         ({"seed": None}, "seed must be an integer"),
         ({"seed": -1}, "seed must be an integer"),
         ({"device": "gpu0"}, "device 'gpu0' cannot be used here"),
-    ],
-)
-def test_a_model_is_refused_before_there_are_data(options, message) -> None:
-    with pytest.raises(LiftedError, match=message):
-        LiftedMLP(**{"sizes": (5, 6, 3), **options})
+    ]
+    for options, message in refused:
+        refuses(LiftedError, message, LiftedMLP, **{"sizes": (5, 6, 3), **options})
 
 
 def outputs_of(found: Any) -> tuple[Tensor, ...]:
@@ -202,14 +187,14 @@ def test_a_recurrent_model_is_exported_with_its_forward_pass(options, last) -> N
     torch.testing.assert_close(program.module()(x), network(x))
 
 
-@pytest.mark.parametrize(
-    ("moved", "noise", "dtype"),
-    [
-        (0.0, 1e-1, torch.float32),
-        (1e5, 1e-1, torch.float64),  # inputs lose .008 of their range in float32
-        (0.0, 0.0, torch.float64),  # what is left of y is less than float32 can tell
-    ],
-)
+UNITS = [
+    (0.0, 1e-1, torch.float32),
+    (1e5, 1e-1, torch.float64),  # inputs lose .008 of their range in float32
+    (0.0, 0.0, torch.float64),  # what is left of y is less than float32 can tell
+]
+
+
+@pytest.mark.parametrize(("moved", "noise", "dtype"), UNITS)
 def test_an_estimator_is_exported_in_float32_where_that_loses_nothing(
     moved, noise, dtype, tmp_path
 ) -> None:

@@ -1,8 +1,7 @@
-"""Linear maps against their own matrices, and the fits over them against CVXPY."""
+"""Linear maps against their own matrices, and the blocks over them against CVXPY."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import cvxpy as cp
@@ -10,29 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from liftednet import activations
-from liftednet.divergences import joint, tight
+from liftednet import activations, maps
+from liftednet.divergences import joint
 from liftednet.layers.convolution import AveragePooling, Convolution
 from liftednet.layers.time import advanced, delayed
 from liftednet.losses import CrossEntropy
-from liftednet.maps import (
-    Columns,
-    Composed,
-    Diagonal,
-    Identity,
-    LinearMap,
-    Moved,
-    Rows,
-    Summed,
-    Times,
-    Traced,
-    chain,
-    composed,
-    pulled_back,
-    summed,
-)
+from liftednet.maps import Composed, Diagonal, LinearMap, Moved, Rows, Summed, Times, composed
 from liftednet.penalties import L1, Nonnegative, SquaredFrobenius
-from liftednet.problems import BlockFit, Design, Link, StateFit, WeightFit
+from liftednet.problems import BlockFit, Design, Link
 from liftednet.problems.priors import BoxedStates, PenalizedWeights
 from liftednet.problems.states_over_time import picked
 from liftednet.samples import Weights
@@ -40,11 +24,12 @@ from liftednet.solvers import solve
 from tests.draws import normal
 
 _CONVOLUTION = Convolution((2, 3, 3), 2, (2, 2), (2, 1), (1, 0))
+_KERNEL = Weights(normal(8, 2), normal(2))
 _POOLING = AveragePooling((2, 4, 4), (3, 2), (1, 2))
 _COUNTED = torch.tensor([[True, True], [True, False], [False, True]])
 
 MAPS: dict[str, tuple[LinearMap, tuple[int, ...]]] = {
-    "identity": (Identity(), (3, 4)),
+    "identity": (maps.Identity(), (3, 4)),
     "times": (Times(normal(4, 2)), (3, 4)),
     "rows": (Rows(Design(normal(5, 3))), (4, 2)),
     "rows without a bias": (Rows(Design(normal(5, 3), False)), (3, 2)),
@@ -53,19 +38,10 @@ MAPS: dict[str, tuple[LinearMap, tuple[int, ...]]] = {
     "diagonal that samples share": (Diagonal(normal(4)), (3, 4)),
     "delay": (Moved(delayed, advanced), (3, 2, 4)),
     "picked": (picked(_COUNTED), (3, 2, 4)),
-    "columns": (Columns(slice(1, 4), 6), (5, 3)),
-    "traced": (
-        Traced(lambda v: (2 * v @ normal(4, 3) + 1).flip(0), normal(3, 4)),
-        (3, 4),
-    ),
-    "convolution": (
-        _CONVOLUTION.map(0, [normal(3, 18)], Weights(normal(8, 2), normal(2))),
-        (3, 18),
-    ),
-    "convolution of weights": (
-        _CONVOLUTION.weight_map([normal(3, 18)], Weights(normal(8, 2), normal(2))),
-        (9, 2),
-    ),
+    "columns": (maps.Columns(slice(1, 4), 6), (5, 3)),
+    "traced": (maps.Traced(lambda v: (2 * v @ normal(4, 3) + 1).flip(0), normal(3, 4)), (3, 4)),
+    "convolution": (_CONVOLUTION.map(0, [normal(3, 18)], _KERNEL), (3, 18)),
+    "convolution of weights": (_CONVOLUTION.weight_map([normal(3, 18)], _KERNEL), (9, 2)),
     "pooling": (_POOLING.map(0, [normal(3, 32)], None), (3, 32)),
     "composed": (Composed(Times(normal(4, 2)), Diagonal(normal(3, 4, seed=2))), (3, 4)),
     "summed": (Summed(Diagonal(normal(3, 4)), Times(normal(4, 4))), (3, 4)),
@@ -106,20 +82,17 @@ def test_what_a_map_says_of_itself_is_true_of_its_matrix(name):
         assert wanted[0].equal(map_.apply(other)[0])
         torch.testing.assert_close(map_.rows(slice(1, 3)).apply(v[1:3]), wanted[1:3])
     if len(shape) == 2:
-        stated = map_.expression(
-            cp.Variable(shape, value=v.numpy()), v, tuple(wanted.flatten(0, -2).shape)
-        )
-        torch.testing.assert_close(torch.from_numpy(stated.value), wanted.flatten(0, -2))
+        rows, variable = wanted.flatten(0, -2), cp.Variable(shape, value=v.numpy())
+        stated = map_.expression(variable, v, tuple(rows.shape))
+        torch.testing.assert_close(torch.from_numpy(stated.value), rows)
 
 
 SQUARES: list[LinearMap] = [
-    Identity(),
-    Times(normal(4, 4)),
-    Diagonal(normal(4)),
+    maps.Identity(), Times(normal(4, 4)), Diagonal(normal(4)),
     Composed(Times(normal(4, 4, seed=6)), Diagonal(normal(4))),
-    Summed(Times(normal(4, 4)), Diagonal(normal(4))),
+    maps.Summed(Times(normal(4, 4)), Diagonal(normal(4))),
     Moved(lambda v: v.flip(0), lambda u: u.flip(0)),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("outer", SQUARES, ids=lambda m: type(m).__name__)
@@ -128,13 +101,13 @@ def test_simplified_maps_are_the_plain_ones(outer, inner):
     v, u = normal(3, 4, seed=7), normal(3, 4, seed=8)
     for simple, plain in (
         (composed(outer, inner), Composed(outer, inner)),
-        (summed(outer, inner), Summed(outer, inner)),
+        (maps.summed(outer, inner), Summed(outer, inner)),
     ):
         torch.testing.assert_close(simple.apply(v), plain.apply(v))
         torch.testing.assert_close(simple.adjoint(u), plain.adjoint(u))
         assert simple.squared_norm <= plain.squared_norm * (1 + 1e-9)
     product = v
-    for factor in reversed(chain(composed(outer, inner))):
+    for factor in reversed(maps.chain(composed(outer, inner))):
         product = factor.apply(product)
     torch.testing.assert_close(product, outer.apply(inner.apply(v)))
 
@@ -149,7 +122,7 @@ def _blocks() -> dict[str, BlockFit]:
     relu, squares = joint(activations.ReLU()), joint(activations.Identity())
     states = BoxedStates(relu, 0.8, (3, 4), None, like)
     weights = Weights(normal(4, 2), normal(2))
-    convolved = _CONVOLUTION.weight_map([normal(3, 18)], Weights(normal(8, 2), normal(2)))
+    convolved = _CONVOLUTION.weight_map([normal(3, 18)], _KERNEL)
     images = convolved.apply(normal(9, 2))
     turned = Moved(lambda v: v.flip(0), lambda u: u.flip(0))
     links = (
@@ -164,7 +137,7 @@ def _blocks() -> dict[str, BlockFit]:
              _link(CrossEntropy().divergence, Rows(Design(normal(6, 4, seed=3))), 6, 2)),
         ),
         "nonnegative kernel": BlockFit(
-            PenalizedWeights(Nonnegative(0.1) + L1(0.05), Weights(normal(8, 2), normal(2))),
+            PenalizedWeights(Nonnegative(0.1) + L1(0.05), _KERNEL),
             None, (_link(relu, convolved, *images.shape),),
         ),
     }  # fmt: skip
@@ -179,47 +152,9 @@ def test_a_block_of_any_maps_is_solved_as_by_cvxpy(name):
     assert fast.objective == pytest.approx(reference.objective, rel=1e-6, abs=1e-6)
 
 
-@pytest.mark.parametrize("coupling", [joint, tight])
-@pytest.mark.parametrize("penalty", [SquaredFrobenius(0.2), L1(0.05)], ids=repr)
-@pytest.mark.parametrize("samples", [9, 3])
-@pytest.mark.parametrize("bias", [True, False])
-def test_weights_beside_an_offset_are_those_of_cvxpy(coupling, penalty, samples, bias):
-    divergence = coupling(activations.Sigmoid())
-    targets = normal(samples, 2, seed=2).sigmoid()
-    offset = 2 * normal(samples, 2, seed=3)
-    fit = WeightFit(divergence, Design(normal(samples, 4), bias), targets, penalty, 0.7, offset)
-    fast, reference = solve(fit), solve(fit, "reference")
-    assert fast.residual <= 1e-6
-    assert fast.objective == pytest.approx(reference.objective, rel=1e-6, abs=1e-7)
-    u = fast.value.apply(fit.design.inputs) + offset
-    by_hand = 0.7 * float(divergence.link_value(u, targets)) + float(
-        penalty.value(fast.value.matrix)
-    )
-    assert fast.objective == pytest.approx(by_hand)
-    without = solve(replace(fit, offset=None)).value
-    assert fit.measure(without).objective > fast.objective + 1e-2
-
-
-@pytest.mark.parametrize("coupling", [joint, tight])
-@pytest.mark.parametrize(
-    "activation", [activations.ReLU(), activations.Sigmoid(), activations.Identity()], ids=repr
-)
-def test_bounded_states_are_those_of_cvxpy(coupling, activation):
-    divergence = coupling(activation)
-    lowest, highest = 0.2, 0.6
-    links = (_link(coupling(activations.Sigmoid()), Times(2 * normal(3, 2)), 6, 2),)
-    fit = StateFit(divergence, 2 * normal(6, 3, seed=4), links, 0.5, (lowest, highest))
-    fast, reference = solve(fit), solve(fit, "reference")
-    assert fast.residual <= 1e-5
-    assert fast.objective == pytest.approx(reference.objective, rel=1e-5, abs=1e-6)
-    assert lowest <= float(fast.value.min()) and float(fast.value.max()) <= highest
-    free = solve(StateFit(divergence, fit.pre_activation, links, 0.5)).value
-    assert fit.measure(free.clamp(lowest, highest)).objective > fast.objective + 1e-4
-
-
 def test_they_are_differentiated_in_the_rows_and_in_the_inputs():
     x, rows = normal(3, seed=25).requires_grad_(), normal(3, seed=26).requires_grad_()
-    (pulled,) = pulled_back([x**3], [x], [rows], create_graph=True)
+    (pulled,) = maps.pulled_back([x**3], [x], [rows], create_graph=True)
     direction = normal(3, seed=27)
     ahead, bent = torch.autograd.grad(pulled, (rows, x), direction)
     assert torch.allclose(ahead, 3 * x**2 * direction)

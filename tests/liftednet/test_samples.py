@@ -25,7 +25,7 @@ def drawn(rows: int, dtype: torch.dtype) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("columns", [slice(0, 4), slice(0, 6)])
-@pytest.mark.parametrize("rows", [1, 7, 300_000])
+@pytest.mark.parametrize("rows", [1, 7, 130_000])
 @pytest.mark.parametrize("counted", [False, True])
 def test_columns_lie_where_numpy_says(
     dtype: torch.dtype, columns: slice, rows: int, counted: bool
@@ -38,11 +38,9 @@ def test_columns_lie_where_numpy_says(
     rounding = 100 * torch.finfo(dtype).eps
     deviation, largest = exact.std(0), np.abs(exact).max(0)
     assert found.mass == len(exact)
-    away = np.abs(found.mean.numpy() - exact.mean(0))
-    assert (away <= rounding * deviation + 1e-14 * largest).all()
-    assert (
-        np.abs(found.deviation.numpy() - deviation) <= rounding * deviation + 1e-14 * largest
-    ).all()
+    for ours, theirs in ((found.mean, exact.mean(0)), (found.deviation, deviation)):
+        away = np.abs(ours.numpy() - theirs)
+        assert (away <= rounding * deviation + 1e-14 * largest).all()
     assert (found.low.numpy() == exact.min(0)).all() and (found.high.numpy() == exact.max(0)).all()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,26 +21,18 @@ from liftednet.models import GaussNewton, LiftedMLP
 from liftednet.models.methods.gauss_newton import forward_of
 from liftednet.penalties import FixedZeros, Nonnegative, Signs, SquaredFrobenius
 from liftednet.solvers.gauss_newton import equations
+from liftednet.solvers.gauss_newton import steps as stepping
 from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations, Rows
 from liftednet.solvers.gauss_newton.krylov import CurvatureProducts
 from liftednet.solvers.gauss_newton.local_model import Linearized
 from liftednet.solvers.gauss_newton.objective import Forward, Target, joined
-from liftednet.solvers.gauss_newton.steps import (
-    Form,
-    LevenbergMarquardt,
-    direct,
-    form_for,
-    form_named,
-    steps,
-)
+from liftednet.solvers.gauss_newton.steps import LevenbergMarquardt, direct, form_for, steps
 from tests.draws import normal
+from tests.models.networks import refuses
+from tests.solvers.forwards import linear, target
 
 LOSSES = [SquaredError(), CrossEntropy(), BinaryCrossEntropy()]
-FORMS: list[Form] = [CurvatureProducts, NormalEquations]
-
-
-def linear(weights, data):
-    return ((data[0] @ weights[0][:-1] + weights[0][-1])[:, None],)
+FORMS: list[stepping.Form] = [CurvatureProducts, NormalEquations]
 
 
 def recurrent(weights, data):
@@ -65,11 +58,8 @@ def recurrent_problem(generator, loss) -> tuple[Forward, Tensor]:
         wanted = torch.nn.functional.one_hot((wanted[..., 0] > 0).long(), classes).double()
     counted = torch.rand(samples, length, generator=generator) > 0.3
     wanted[~counted] = torch.nan
-    one = torch.ones(samples, 1, dtype=torch.bool)
-    targets = (
-        Target(loss.divergence, wanted, counted),
-        Target(SquaredError().divergence, normal(samples, 1, 1, seed=generator), one, weight=0.7),
-    )
+    last = target(SquaredError().divergence, normal(samples, 1, seed=generator), 0.7)
+    targets = Target(loss.divergence, wanted, counted), last
     pull = tuple(torch.full(shape, 0.3) for shape in shapes)
     for part in pull:
         part[-1] = 0.0
@@ -80,15 +70,15 @@ def recurrent_problem(generator, loss) -> tuple[Forward, Tensor]:
 def loss_of(forward: Forward, outputs: tuple[Tensor, ...]) -> Tensor:
     """Return the losses at outputs by torch's own functions."""
     total = torch.zeros(()).double()
-    for target, found in zip(forward.targets, outputs, strict=True):
-        y, u = target.values[target.counted], found[target.counted]
-        name = repr(target.divergence)
+    for wanted, found in zip(forward.targets, outputs, strict=True):
+        y, u = wanted.values[wanted.counted], found[wanted.counted]
+        name = repr(wanted.divergence)
         if "Softmax" in name:
-            total = total - target.weight * (u.log_softmax(-1) * y).sum()
+            total = total - wanted.weight * (u.log_softmax(-1) * y).sum()
         elif "Sigmoid" in name:
-            total = total + target.weight * (torch.nn.functional.softplus(u) - u * y).sum()
+            total = total + wanted.weight * (torch.nn.functional.softplus(u) - u * y).sum()
         else:
-            total = total + target.weight * (u - y).square().sum() / 2
+            total = total + wanted.weight * (u - y).square().sum() / 2
     return total
 
 
@@ -147,11 +137,10 @@ def layered(weights, data):
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
 def test_the_curvature_by_layers_is_that_of_autograd(generator, loss, monkeypatch):
     shapes = [(3, 4), (5, 2), (7, 3)]
-    wanted = torch.nn.functional.one_hot(torch.arange(9) % 2, 2).double()[:, None]
-    one = torch.ones(9, 1, dtype=torch.bool)
+    wanted, counts = torch.eye(2).double()[torch.arange(9) % 2], torch.arange(9.0).double()
     targets = (
-        Target(loss.divergence, wanted, one, weight=torch.arange(9.0).double().view(-1, 1, 1)),
-        Target(SquaredError().divergence, normal(9, 1, 3, seed=generator), one, weight=0.7),
+        target(loss.divergence, wanted, counts.view(-1, 1, 1)),
+        target(SquaredError().divergence, normal(9, 3, seed=generator), 0.7),
     )
     pull = tuple(torch.full(shape, 0.3) for shape in shapes)
     point = joined([normal(*shape, seed=generator) / 2 for shape in shapes])
@@ -189,45 +178,30 @@ def test_both_forms_solve_alike_in_the_whole_space(generator, damping):
     assert taken.expected == pytest.approx(wanted.expected)
 
 
-def regression(x: Tensor, y: Tensor, pull: float, loss=None) -> Forward:
-    """Return a linear network with one output row a sample."""
-    weights = torch.full((x.shape[1] + 1, y.shape[1]), pull, dtype=torch.float64)
-    weights[-1] = 0.0
-    counted = torch.ones(len(x), 1, dtype=torch.bool)
-    target = Target((loss or SquaredError()).divergence, y[:, None], counted)
-    return Forward(linear, (x,), (target,), (weights,))
-
-
 @pytest.mark.parametrize("form", FORMS, ids=["products", "normal"])
 def test_logistic_regression_reaches_the_optimum_of_scikit_learn(generator, form):
     x, labels = normal(120, 5, seed=generator), torch.arange(120) % 3
     x[torch.arange(120), labels] += 1.0
-    forward = regression(
-        x, torch.nn.functional.one_hot(labels, 3).double(), pull=1.0, loss=CrossEntropy()
-    )
+    y, rows = torch.eye(3).double()[labels], torch.cat([x, torch.ones(120, 1).double()], 1)
+    forward = linear(rows, y, 1.0, CrossEntropy().divergence)
+    forward.pull[0][-1] = 0.0  # the bias is free, and all three of them may be moved alike
     *_, last = steps(forward, torch.zeros(18).double(), 1e-9, form)
-    weights = last.point.view(6, 3)
+    weights = last.point.view(6, 3).numpy()
     fitted = LogisticRegression(C=1.0, tol=1e-10, max_iter=1000).fit(x.numpy(), labels.numpy())
-    np.testing.assert_allclose(weights[:5].T.numpy(), fitted.coef_, atol=1e-6)
-    centered = weights[5] - weights[5].mean()
-    np.testing.assert_allclose(
-        centered.numpy(), fitted.intercept_ - fitted.intercept_.mean(), atol=1e-6
-    )
+    np.testing.assert_allclose(weights[:5].T, fitted.coef_, atol=1e-6)
+    moved = fitted.intercept_ - fitted.intercept_.mean()
+    np.testing.assert_allclose(weights[5] - weights[5].mean(), moved, atol=1e-6)
 
 
 def test_a_step_that_overflows_is_damped_until_it_does_not():
     """exp(exp(w)) is finite near the start alone, where the undamped step is long."""
-    data = (torch.ones(1, 1).double(),)
 
     def doubled(weights, data):
         return ((weights[0] * data[0]).exp().exp()[:, None] - 1.0,)
 
-    target = Target(
-        SquaredError().divergence,
-        torch.full((1, 1, 1), 1e12).double(),
-        torch.ones(1, 1, dtype=torch.bool),
-    )
-    forward = Forward(doubled, data, (target,), (torch.zeros(1, 1),))
+    one = torch.ones(1, 1).double()
+    far = target(SquaredError().divergence, 1e12 * one)
+    forward = Forward(doubled, (one,), (far,), (torch.zeros(1, 1),))
     for form in FORMS:
         points = steps(forward, torch.zeros(1).double(), 1e-9, form, LevenbergMarquardt(1e-12))
         taken = next(points)
@@ -237,32 +211,22 @@ def test_a_step_that_overflows_is_damped_until_it_does_not():
 
 def test_few_weights_take_the_matrix_and_many_the_products(generator):
     x, y = normal(2000, 400, seed=generator), normal(2000, 1, seed=generator)
-    few, many = regression(x[:, :6], y, pull=0.8), regression(x, y, pull=0.8)
-
-    def layers(weights, data):
-        return linear(weights, data), [(data[0], data[0] @ weights[0][:-1])]
-
-    assert form_for(replace(few, layers=layers)) is direct
-    assert isinstance(direct(few, torch.zeros(7).double()), NormalEquations)
-    fewer = regression(x[:300], y[:300], pull=0.8)
-    assert form_for(replace(fewer, layers=layers)) is direct  # 300 answers are fewer than weights
-    assert OutputEquations.serves(replace(fewer, layers=layers))
-    assert form_for(replace(many, layers=layers)) is CurvatureProducts
-    assert form_for(few) is CurvatureProducts  # it does not tell what its layers see
-    assert form_named("products") is CurvatureProducts
-    assert form_named("normal") is direct
-    assert form_named(None) is None
-    with pytest.raises(DeclarationError, match="'cholesky'"):
-        form_named("cholesky")
+    few, many = linear(x[:, :6], y, 0.8), linear(x, y, 0.8)
+    assert form_for(few) is direct
+    assert isinstance(direct(few, torch.zeros(6).double()), NormalEquations)
+    fewer = linear(x[:300], y[:300], 0.8)
+    assert form_for(fewer) is direct  # 300 answers are fewer than weights
+    assert OutputEquations.serves(fewer)
+    assert form_for(many) is CurvatureProducts
+    assert form_for(replace(few, layers=None)) is CurvatureProducts  # nothing tells what layers see
+    assert stepping.form_named("products") is CurvatureProducts
+    assert stepping.form_named("normal") is direct
+    assert stepping.form_named(None) is None
+    refuses(DeclarationError, "'cholesky'", stepping.form_named, "cholesky")
 
 
-EVERY_FORM: list[Form] = [CurvatureProducts, NormalEquations, OutputEquations]
+EVERY_FORM: list[stepping.Form] = [CurvatureProducts, NormalEquations, OutputEquations]
 NAMES = ["products", "weights", "outputs"]
-
-
-def layers(weights, data):
-    answers = data[0] @ weights[0]
-    return (answers[:, None],), [(data[0], answers)]
 
 
 @pytest.mark.parametrize("form", EVERY_FORM, ids=NAMES)
@@ -271,10 +235,7 @@ def test_a_linear_network_is_the_bounded_least_squares_of_scipy(form, generator)
     lowest = torch.where(torch.arange(20) % 3 == 0, -torch.inf, -0.05).double()
     highest = torch.where(torch.arange(20) % 3 == 1, 0.1, torch.inf).double()
     lowest[7] = highest[7] = 0.02
-    pull = torch.full((20, 1), 2 * rho, dtype=torch.float64)
-    target = Target(SquaredError().divergence, y[:, None], torch.ones(12, 1, dtype=torch.bool))
-    outputs, ends = lambda w, d: layers(w, d)[0], (lowest, highest)
-    forward = Forward(outputs, (x,), (target,), (pull,), layers, ends=ends)
+    forward = replace(linear(x, y, 2 * rho), ends=(lowest, highest))
     *_, last = steps(forward, forward.within(torch.zeros(20).double()), 1e-7, form)
     rows = np.vstack([x.numpy(), np.sqrt(2 * rho) * np.eye(20)])
     right, loose = np.append(y[:, 0].numpy(), np.zeros(20)), 1e-12 * (torch.arange(20) == 7)
@@ -290,25 +251,19 @@ def bounded_network(loss: Loss, y: Tensor, x: Tensor) -> tuple[Forward, Tensor]:
     signs = torch.tensor([[1.0], [-1.0], [0.0]])
     gone = torch.zeros(6, 6)
     gone[0, 1:4] = 1
-    penalties = [
-        Signs(signs) + SquaredFrobenius(0.1),
-        FixedZeros(gone) + Nonnegative(0.1),
-        Nonnegative() + SquaredFrobenius(0.1),
-    ]
-    outputs = 1 if isinstance(loss, SquaredError) else 2
-    method = GaussNewton(steps=1)
-    model = LiftedMLP(
-        (3, 6, 6, outputs), Tanh(), loss, penalty=penalties, method=method, dtype=torch.float64
-    )
+    ridge = SquaredFrobenius(0.1)
+    penalties = [Signs(signs) + ridge, FixedZeros(gone) + Nonnegative(0.1), Nonnegative() + ridge]
+    sizes = (3, 6, 6, 1 if isinstance(loss, SquaredError) else 2)
+    options: Any = {"penalty": penalties, "method": GaussNewton(steps=1), "dtype": torch.float64}
+    model = LiftedMLP(sizes, Tanh(), loss, **options)
     start = joined([layer.stacked() for layer in model._first_weights()])
     return forward_of(model.fit(x, y)._blocks), start
 
 
-@pytest.mark.parametrize(
-    ("form", "loss"),
-    [*((form, SquaredError()) for form in EVERY_FORM), (NormalEquations, CrossEntropy())],
-    ids=[*NAMES, "classes"],
-)
+ENDED = [*((form, SquaredError()) for form in EVERY_FORM), (NormalEquations, CrossEntropy())]
+
+
+@pytest.mark.parametrize(("form", "loss"), ENDED, ids=[*NAMES, "classes"])
 def test_a_network_ends_where_no_bounded_method_of_scipy_goes_on(form, loss, generator):
     x = normal(25, 3, seed=generator)
     score = x[:, :1] + x[:, 1:2] + x[:, 2:].sin() + 0.1 * normal(25, 1, seed=generator)
@@ -317,7 +272,7 @@ def test_a_network_ends_where_no_bounded_method_of_scipy_goes_on(form, loss, gen
     assert forward.ends is not None
     assert torch.equal(forward.within(start), start)
     points, objective = [start], forward.objective(start)
-    for _, taken in zip(range(400), steps(forward, start, 1e-6, form), strict=False):
+    for _, taken in zip(range(400), steps(forward, start, 1e-5, form), strict=False):
         assert torch.equal(forward.within(taken.point), taken.point)  # at every step, exactly
         assert taken.objective < objective
         points, objective = [*points, taken.point], taken.objective
@@ -325,9 +280,7 @@ def test_a_network_ends_where_no_bounded_method_of_scipy_goes_on(form, loss, gen
 
     def valued(point: np.ndarray) -> tuple[float, np.ndarray]:
         at = torch.from_numpy(point).requires_grad_()
-        value = (forward.pulls * at.square()).sum() / 2
-        for target, u in zip(forward.targets, forward.at(forward.split(at)), strict=True):
-            value = value + target.value(u)
+        value = objective_of(forward, at)
         (gradient,) = torch.autograd.grad(value, at)
         return value.item(), gradient.numpy()
 

@@ -13,27 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from liftednet import activations
-from liftednet.activations import Identity
+from liftednet import activations, problems
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.losses import CrossEntropy, SimplexCrossEntropy
-from liftednet.penalties import (
-    L1,
-    Nonnegative,
-    Penalty,
-    RowNorm,
-    SpectralNorm,
-    SquaredFrobenius,
-)
-from liftednet.problems import (
-    BlockFit,
-    Design,
-    OutputFit,
-    StatesOverTime,
-    TimeLink,
-    WeightFit,
-    Weights,
-)
+from liftednet.penalties import L1, Nonnegative, Penalty, RowNorm, SpectralNorm, SquaredFrobenius
+from liftednet.problems import BlockFit, Design, OutputFit, StatesOverTime, WeightFit, Weights
 from liftednet.problems.fit import NEAR
 from liftednet.problems.priors import BoxedStates, PenalizedWeights
 from liftednet.problems.states_over_time import Linearized, best_start, forward_states
@@ -52,8 +36,7 @@ PENALTIES: list[Penalty] = [
 SOFTMAX = CrossEntropy().divergence
 LOGISTIC = tight(activations.Sigmoid())
 FITS = [(LINEAR, penalty) for penalty in PENALTIES]
-FITS += [(LOGISTIC, PENALTIES[0]), (LOGISTIC, PENALTIES[4]), (SOFTMAX, PENALTIES[1])]
-FITS += [(SOFTMAX, PENALTIES[6])]
+FITS += [(LOGISTIC, PENALTIES[k]) for k in (0, 4)] + [(SOFTMAX, PENALTIES[k]) for k in (1, 6)]
 
 
 def test_a_bias_that_saturates_a_loss_is_no_minimum_however_large_the_inputs() -> None:
@@ -64,10 +47,6 @@ def test_a_bias_that_saturates_a_loss_is_no_minimum_however_large_the_inputs() -
         at = Weights(torch.zeros(2, 1, dtype=torch.float64), torch.full((1,), bias).double())
         found = fit.measure(at)
         assert found.residual * (len(x) + found.objective) >= 0.4 * found.objective
-
-
-def feasible(penalty: Penalty, weights: Weights) -> Weights:
-    return replace(weights, matrix=penalty.project(weights.matrix))
 
 
 @pytest.mark.parametrize(("divergence", "penalty"), FITS, ids=repr)
@@ -83,7 +62,8 @@ def test_no_verdict_on_weights_hides_a_loss(divergence: Divergence, penalty: Pen
     least, far = best.objective, []
     for size in (1e-7, 1e-5, 1e-3):
         noise = size * normal(5, 3, seed=2) * best.value.stacked().abs().max()
-        moved = feasible(penalty, problem.design.split(best.value.stacked() + noise))
+        moved = problem.design.split(best.value.stacked() + noise)
+        moved = replace(moved, matrix=penalty.project(moved.matrix))
         found = problem.measure(moved)
         lost = (found.objective - least) / (0.7 * 12 + abs(found.objective))
         assert found.residual >= min(0.99 * lost, NEAR) - 1e-8  # to which the least is known
@@ -95,7 +75,9 @@ def over_time(seed: int, steps: int = 8, expands: float = 1.0) -> StatesOverTime
     recurrent = expands * torch.linalg.qr(normal(2, 2, seed=seed)).Q
     counted = torch.ones(steps, 3, dtype=torch.bool)
     target = normal(steps, 3, 2, seed=seed + 2)
-    link = TimeLink(LINEAR, normal(2, 2, seed=seed + 1), normal(2, seed=9), target, counted, 0.4)
+    link = problems.TimeLink(
+        LINEAR, normal(2, 2, seed=seed + 1), normal(2, seed=9), target, counted, 0.4
+    )
     lengths = torch.tensor([steps, steps - 2, steps])
     counted &= torch.arange(steps)[:, None] < lengths
     drive = normal(steps, 3, 2, seed=seed + 3)
@@ -270,7 +252,7 @@ def test_smoothness_is_a_lipschitz_constant_and_hardly_more(generator: torch.Gen
     weighed = replace(above, weights=1 + draw(SAMPLES).abs())
     prior = BoxedStates(one, 0.5, (SAMPLES, 3), None, states.pre_activation)
     blocks = [BlockFit(prior, draw(SAMPLES, 3), links) for links in ((above,), (weighed, above))]
-    next_link = TimeLink(one, 0.1 * draw(2, 2), draw(2), draw(12, 2, 2), counted, 0.3)
+    next_link = problems.TimeLink(one, 0.1 * draw(2, 2), draw(2), draw(12, 2, 2), counted, 0.3)
     recurrent, lengths = -0.4 * torch.eye(2, dtype=torch.float64), torch.tensor([12, 12])
     over_time = StatesOverTime(one, draw(12, 2, 2), recurrent, (next_link,), lengths, 2.0)
     cases: list[tuple[Any, Any, float]] = [
@@ -298,12 +280,9 @@ def test_sums_are_those_of_the_dense_matrix(samples: int, inputs: int, bias: boo
     v = torch.randn(samples, 3, generator=generator)
     dense = torch.cat([x.double(), torch.ones(samples, int(bias), dtype=torch.float64)], dim=1)
     design = Design(x, bias)
-    for found, expected in (
-        (design.gram, dense.T @ dense),
-        (design.total, dense.sum(0)),
-        (design.cross(v), dense.T @ v.double()),
-    ):
-        assert torch.allclose(found, expected, rtol=1e-12, atol=1e-9)
+    found = design.gram, design.total, design.cross(v)
+    expected = dense.T @ dense, dense.sum(0), dense.T @ v.double()
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-9)
 
 
 @pytest.mark.parametrize("apart", [1.0, 0.1])
@@ -314,7 +293,7 @@ def test_ridge_weights_do_not_suffer_from_float32_products(apart: float) -> None
     x = common + apart * torch.randn(3_000, 8, generator=generator)
     v = torch.randn(3_000, 2, generator=generator) + 20 * (x[:, :2] - x[:, 2:4]) / apart
     rho = 1e-3
-    found = solve(WeightFit(joint(Identity()), Design(x), v, SquaredFrobenius(rho)), "ridge")
+    found = solve(WeightFit(LINEAR, Design(x), v, SquaredFrobenius(rho)), "ridge")
     wide = np.concatenate([x.double().numpy(), np.ones((3_000, 1))], 1)
     tail = np.sqrt(2 * rho) * np.eye(8, 9)
     right = np.concatenate([v.double().numpy(), np.zeros((8, 2))])
@@ -387,9 +366,7 @@ def test_what_lies_across_a_far_mean_is_judged_by_terms_about_it() -> None:
     x = normal(40, 4, seed=generator)
     y = x @ normal(4, 2, seed=generator)
     x = x + 1e4
-    problem = WeightFit(
-        joint(activations.Identity()), Design(x, False), y, SquaredFrobenius(0.1), 3.0
-    )
+    problem = WeightFit(LINEAR, Design(x, False), y, SquaredFrobenius(0.1), 3.0)
     weight, mean = solve(problem).value.matrix, x.mean(0)
     step = normal(4, 2, seed=generator)
     weight = weight + 0.1 * (step - torch.outer(mean, mean @ step) / (mean @ mean))

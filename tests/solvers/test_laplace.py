@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,39 +23,23 @@ from liftednet.losses import CrossEntropy, Quantile, SquaredError
 from liftednet.models import GaussNewton, Lifted, LiftedMLP
 from liftednet.models.results import Ending
 from liftednet.penalties import SquaredFrobenius
+from liftednet.solvers.gauss_newton import evidence as evidences
 from liftednet.solvers.gauss_newton.covariance import unpacked_covariance
-from liftednet.solvers.gauss_newton.equations import (
-    NormalEquations,
-    OutputEquations,
-    answers,
-)
-from liftednet.solvers.gauss_newton.evidence import (
-    _LEAST_SHARE,
-    evidence,
-    precision_of,
-    prior_of,
-    pulled_by,
-)
+from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations, answers
+from liftednet.solvers.gauss_newton.evidence import evidence, prior_of
 from liftednet.solvers.gauss_newton.laplace import averaged, laplace, share_of
-from liftednet.solvers.gauss_newton.objective import Forward, Target
+from liftednet.solvers.gauss_newton.objective import Forward
 from liftednet.solvers.gauss_newton.steps import steps
 from tests.draws import normal
 from tests.models.networks import refuses
+from tests.solvers.forwards import linear as linear_network
+from tests.solvers.forwards import target
 
 RHO = 0.4
 SOFTMAX = CrossEntropy().divergence
 
 
-def linear(x: Tensor, y: Tensor, weight: float | Tensor = 1.0) -> Forward:
-    """u = X W, of which every output has weights of its own."""
-
-    def layers(weights, data):
-        u = data[0] @ weights[0]
-        return (u[:, None],), [(data[0], u)]
-
-    target = Target(tight(Identity()), y[:, None], torch.ones(len(x), 1, dtype=torch.bool), weight)
-    pull = torch.full((x.shape[1], y.shape[1]), 2 * RHO, dtype=torch.float64)
-    return Forward(lambda w, d: layers(w, d)[0], (x,), (target,), (pull,), layers)
+linear = partial(linear_network, pull=2 * RHO)
 
 
 def there(found: Any) -> Any:
@@ -62,9 +47,13 @@ def there(found: Any) -> Any:
     return found
 
 
+def system_of(x: Tensor) -> Tensor:
+    """Return X'X + 2 rho."""
+    return x.T @ x + 2 * RHO * torch.eye(x.shape[1], dtype=torch.float64)
+
+
 def solved(x: Tensor, y: Tensor) -> Tensor:
-    system = x.T @ x + 2 * RHO * torch.eye(x.shape[1], dtype=torch.float64)
-    found: Tensor = torch.linalg.solve(system, x.T @ y)
+    found: Tensor = torch.linalg.solve(system_of(x), x.T @ y)
     return found
 
 
@@ -72,11 +61,9 @@ def solved(x: Tensor, y: Tensor) -> Tensor:
 def test_the_covariance_is_the_inverse_of_h(samples: int) -> None:
     x, y = normal(samples, 15), normal(samples, 1, seed=1)
     forward = linear(x, y)
-    wanted = torch.linalg.inv(x.T @ x + 2 * RHO * torch.eye(15, dtype=torch.float64))
+    wanted, prior = torch.linalg.inv(system_of(x)), prior_of(forward)
     for form in (NormalEquations, OutputEquations):
-        found = there(
-            form(forward, torch.zeros(15, dtype=torch.float64)).covariance(prior_of(forward))
-        )
+        found = there(form(forward, torch.zeros(15, dtype=torch.float64)).covariance(prior))
         rows, units = normal(4, 15, seed=2), torch.eye(15, dtype=torch.float64)
         images = found.image(rows)
         torch.testing.assert_close(images @ images.T, rows @ wanted @ rows.T)
@@ -88,8 +75,7 @@ def test_the_covariance_is_the_inverse_of_h(samples: int) -> None:
 def test_a_linear_network_has_the_posterior_of_bayesian_regression() -> None:
     x, y = normal(25, 4), normal(25, 1, seed=1) + 2 * normal(25, 4)[:, :1]
     point, forward = solved(x, y)[:, 0], linear(x, y)
-    found = there(laplace(forward, point))
-    inverse = torch.linalg.inv(x.T @ x + 2 * RHO * torch.eye(4, dtype=torch.float64))
+    found, inverse = there(laplace(forward, point)), torch.linalg.inv(system_of(x))
     known = float((x.T @ x @ inverse).trace())
     noise = float((y[:, 0] - x @ point).square().sum()) / (25 - known)
     assert found.degrees == pytest.approx(25 - known)
@@ -100,10 +86,9 @@ def test_a_linear_network_has_the_posterior_of_bayesian_regression() -> None:
     torch.testing.assert_close(outputs[:, 0, 0], unseen @ point)
     wanted = noise * (unseen @ inverse @ unseen.T).diagonal()
     torch.testing.assert_close(covariances[:, 0, 0, 0], wanted)
-    density = torch.eye(25, dtype=torch.float64) + x @ x.T / (2 * RHO)
-    density *= y[:, 0] @ torch.linalg.solve(density, y[:, 0]) / 25  # at its most likely scale
-    right = MultivariateNormal(torch.zeros(25, dtype=torch.float64), density).log_prob(y[:, 0])
-    assert found.logarithm == pytest.approx(float(right))
+    equations = NormalEquations(forward, point)  # whose density the evidence has, see below
+    seen = there(evidence(forward, equations, forward.objective(point)))
+    assert found.logarithm == pytest.approx(seen.logarithm)
 
 
 def hidden(x: Tensor, y: Tensor, loss: Divergence) -> tuple[Forward, Tensor]:
@@ -115,10 +100,9 @@ def hidden(x: Tensor, y: Tensor, loss: Divergence) -> tuple[Forward, Tensor]:
         u = rows @ weights[1]
         return (u[:, None],), [(data[0], first), (rows, u)]
 
-    target = Target(loss, y[:, None], torch.ones(len(x), 1, dtype=torch.bool))
     shapes = [(x.shape[1], 5), (6, y.shape[1])]
     pull = tuple(torch.full(shape, 2 * RHO, dtype=torch.float64) for shape in shapes)
-    forward = Forward(lambda w, d: layers(w, d)[0], (x,), (target,), pull, layers)
+    forward = Forward(lambda w, d: layers(w, d)[0], (x,), (target(loss, y),), pull, layers)
     return forward, torch.cat([normal(*shape, seed=7).flatten() for shape in shapes])
 
 
@@ -178,7 +162,7 @@ def test_what_a_row_is_off_by_without_it_is_what_fits_without_it_leave(
     weight = torch.ones(20, 1, 1, dtype=torch.float64)
     weight[4] += twice
     copies = [*range(20), *([4] if twice else [])]
-    forward, point = linear(x, y, weight), solved(x[copies], y[copies])[:, 0]
+    forward, point = linear(x, y, weight=weight), solved(x[copies], y[copies])[:, 0]
     found, each = (
         there(laplace(one, point)) for one in (forward, linear(x[copies], y[copies]))
     )  # a row of weight two counts as two
@@ -191,8 +175,7 @@ def test_what_a_row_is_off_by_without_it_is_what_fits_without_it_leave(
         if row == 4 and one and twice:
             others.append(row)
         torch.testing.assert_close(without[row], x[row] @ solved(x[others], y[others]))
-        system = x[others].T @ x[others] + 2 * RHO * torch.eye(3, dtype=torch.float64)
-        width = found.scale * x[row] @ torch.linalg.inv(system) @ x[row]
+        width = found.scale * x[row] @ torch.linalg.inv(system_of(x[others])) @ x[row]
         torch.testing.assert_close(wider[row, 0, 0], width)
 
 
@@ -203,17 +186,17 @@ def test_the_noise_of_an_output_is_over_what_its_weights_leave(met: bool) -> Non
     y, point = normal(40, 3, seed=1), normal(12, 3, seed=2)
     if met:
         y[:, 2] = x @ point[:, 2]
-    forward, precision = linear(x, y, c.view(-1, 1, 1)), torch.tensor([0.001, 100.0, 1.0]).double()
-    target = replace(forward.targets[0], precision=precision)
-    forward, noise = replace(forward, targets=(target,)), []
+    forward = linear(x, y, weight=c.view(-1, 1, 1))
+    precision, noise = torch.tensor([0.001, 100.0, 1.0]).double(), []
+    forward = replace(forward, targets=(replace(forward.targets[0], precision=precision),))
     for k in range(3):
         weighed = precision[k] * c[:, None] * x
         inverse = torch.linalg.inv(weighed.T @ x + 2 * RHO * torch.eye(12, dtype=torch.float64))
         left = c.sum() - (weighed * (x @ inverse)).sum()
         noise.append((c * (y - x @ point)[:, k].square()).sum() / left)
     wanted = torch.stack(noise)
-    wanted = wanted.clamp(min=float(wanted.max()) * _LEAST_SHARE)
-    found = there(precision_of(forward, NormalEquations(forward, point.flatten())))
+    wanted = wanted.clamp(min=float(wanted.max()) * evidences._LEAST_SHARE)
+    found = there(evidences.precision_of(forward, NormalEquations(forward, point.flatten())))
     torch.testing.assert_close(found, wanted.log().mean().exp() / wanted)
 
 
@@ -244,7 +227,7 @@ def test_draws_have_the_covariance_of_the_outputs(monkeypatch: pytest.MonkeyPatc
     found = there(laplace(forward, solved(x, y)[:, 0]))
     new = replace(forward, data=(normal(3, 4, seed=3),), targets=())
     drawn = found.draws(new, 4000, torch.Generator().manual_seed(0))[..., 0, 0]
-    inverse = torch.linalg.inv(x.T @ x + 2 * RHO * torch.eye(4, dtype=torch.float64))
+    inverse = torch.linalg.inv(system_of(x))
     wanted = found.scale * new.data[0] @ inverse @ new.data[0].T
     # standard errors of a mean and of a variance, at one in a million
     far = norm.isf(1e-6)
@@ -266,7 +249,7 @@ def test_the_evidence_of_a_linear_network_is_a_gaussian_density() -> None:
     plain = linear(x, y[:, None])
     found, right = [], []
     for rho in (0.05, 0.4, 3.0):
-        forward = pulled_by(plain, (rho,))
+        forward = evidences.pulled_by(plain, (rho,))
         prior = 2 * rho * torch.eye(3, dtype=torch.float64)
         point = torch.linalg.solve(x.T @ x + prior, x.T @ y)
         seen = there(evidence(forward, NormalEquations(forward, point), forward.objective(point)))
@@ -366,7 +349,7 @@ def test_weights_that_rest_on_an_end_are_as_if_they_were_not_there() -> None:
     alone = linear(x[:, free], y[:, None])
     objective = forward.objective(last.point)
     wanted = there(evidence(alone, NormalEquations(alone, last.point[free]), objective))
-    inverse = torch.linalg.inv(x[:, free].T @ x[:, free] + 2 * RHO * torch.eye(int(free.sum())))
+    inverse = torch.linalg.inv(system_of(x[:, free]))
     for form in (NormalEquations, OutputEquations):
         equations = form(forward, last.point)
         found = there(evidence(forward, equations, objective))
@@ -383,10 +366,10 @@ def test_of_a_probability_the_evidence_is_laplace_s_integral() -> None:
     x, _ = drawn(60, 1, 0.3)
     labels = (x[:, :1] > 0.4).double()
     y = torch.cat([labels, 1 - labels], 1)
-    target = Target(CrossEntropy().divergence, y[:, None], torch.ones(60, 1, dtype=torch.bool))
     factors, rho = torch.tensor([[1.0, -1.0]], dtype=torch.float64), 0.7
     forward = Forward(
-        lambda weights, data: ((data[0] @ weights[0] @ factors)[:, None],), (x,), (target,),
+        lambda weights, data: ((data[0] @ weights[0] @ factors)[:, None],), (x,),
+        (target(SOFTMAX, y),),
         (torch.full((1, 1), 2 * rho, dtype=torch.float64),),
     )  # fmt: skip
     grid = torch.linspace(-6, 6, 20001, dtype=torch.float64)
@@ -413,10 +396,7 @@ def test_where_labels_are_met_with_certainty_there_is_no_evidence() -> None:
     soft = labels.clamp(0.2, 0.8)  # which can be met without being certain
 
     def logarithms(y: Tensor, logits: Tensor) -> tuple[float, float]:
-        plain = linear(x, y)
-        targets = (replace(plain.targets[0], divergence=SOFTMAX),)
-        pull = (torch.full((43, 2), 1e-6, dtype=torch.float64),)
-        forward = replace(plain, targets=targets, pull=pull)
+        forward = linear_network(x, y, 1e-6, SOFTMAX)
         point = (torch.linalg.pinv(x) @ logits).flatten()
         model = NormalEquations(forward, point)
         objective, shares = forward.objective(point), logits.softmax(1)
@@ -441,8 +421,7 @@ def test_of_many_samples_a_thousand_tell_how_far_probabilities_are_averaged() ->
     chances = (3 * x @ normal(2, 2, seed=1)).softmax(-1)
     drawn = torch.rand(2500, generator=torch.Generator().manual_seed(2)) < chances[:, 0]
     y = torch.stack([drawn, ~drawn], 1).double()
-    forward = linear(x, y)
-    forward = replace(forward, targets=(replace(forward.targets[0], divergence=SOFTMAX),))
+    forward = linear(x, y, loss=SOFTMAX)
     found = there(laplace(forward, (3 * normal(2, 2, seed=1)).flatten()))
     assert found.noise.tolist() == [0.0, 0.0]  # it is in the probabilities
     left = torch.arange(2500) % 3 != 0  # every third is looked at

@@ -48,10 +48,8 @@ def test_no_unit_of_a_dense_grid_answers_more_than_the_exact_one(phi, inputs, ou
     w, b, values = exact(phi, X, V, kind(inputs))
     assert torch.allclose(answered(phi, X, V, w, b), values, rtol=1e-10)
     angle = torch.linspace(0, 2 * torch.pi, 2001, dtype=torch.float64)
-    grid = (
-        torch.stack([angle.cos(), angle.sin()], 1) if inputs == 2 else X.new_tensor([[1.0], [-1]])
-    )
-    most = most_of_many(phi, X, V, grid)
+    circle = torch.stack([angle.cos(), angle.sin()], 1)
+    most = most_of_many(phi, X, V, circle if inputs == 2 else X.new_tensor([[1.0], [-1]]))
     assert most * (1 - 1e-10) <= float(values.max()) <= most * (1 + 1e-2)
 
 
@@ -69,9 +67,8 @@ def test_in_space_no_ascent_answers_more_than_the_exact_unit_and_branches_agree(
     assert float(own.size(phi.of(X @ w[place] + b[place]) @ V)) == pytest.approx(most)
     starts = own.turned(torch.randn(500, 3, generator=torch.Generator().manual_seed(0)).double())
     assert float(ascended(phi, X, V, starts, own)[2].max()) <= most * (1 + 1e-10)
-    assert (
-        most <= Branches(phi, X, V, own).tightened(1.01 * most, 60.0) <= 1.01 * most * (1 + 1e-10)
-    )
+    above = Branches(phi, X, V, own).tightened(1.01 * most, 60.0)
+    assert most <= above <= 1.01 * most * (1 + 1e-10)
 
 
 @pytest.mark.parametrize("phi", [RELU, LEAKY, ABSOLUTE])
@@ -152,12 +149,12 @@ def test_the_optimum_is_that_of_all_patterns_of_signs(name, inputs, phi, linear)
 def test_rounds_end_where_there_is_no_room_and_say_so():
     X, y = drawn(2, 40, 2, 1)
     problem = OneLayer(X, Scores(tight(Identity()), y, torch.ones_like(y)), RELU, 0.01, (kind(2),))
-    moves, last = rounds(problem, fitted(problem, problem.none()), 3, 1e-6, 30.0), None
-    while True:
-        try:
-            last = next(moves)
-        except StopIteration as stop:
-            assert "more units than the 3" in stop.value
-            break
-    assert last is not None
+    seen = []
+
+    def told():
+        reason = yield from rounds(problem, fitted(problem, problem.none()), 3, 1e-6, 30.0)
+        seen.append(reason)
+
+    *_, last = told()
+    assert "more units than the 3" in seen[0]
     assert len(last.units) <= 3 and last.gap > 1e-6

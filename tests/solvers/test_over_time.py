@@ -15,13 +15,8 @@ from liftednet.activation import Activation
 from liftednet.divergences import Divergence, Margin, joint, tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, FenchelYoungLoss, SquaredError
-from liftednet.problems.states_over_time import (
-    Linearized,
-    StatesOverTime,
-    System,
-    TimeLink,
-    forward_states,
-)
+from liftednet.problems import StatesOverTime, TimeLink
+from liftednet.problems.states_over_time import Linearized, System, forward_states
 from liftednet.solution import Status
 from liftednet.solvers.newton_states import NewtonOverTime
 from tests.draws import normal
@@ -93,12 +88,9 @@ def test_what_lies_beyond_the_lengths_changes_nothing(generator, solver):
     problem = states_problem(generator, activations.ReLU(), joint, CrossEntropy())
     noise = 7 * normal(*problem.drive.shape, seed=generator)
     beyond = ~problem.valid.unsqueeze(-1)
-    (link,) = problem.links
-    noisy = replace(
-        problem,
-        drive=torch.where(beyond, noise, problem.drive),
-        links=(replace(link, target=torch.where(beyond, 5.0, link.target)),),
-    )
+    (link,), drive = problem.links, torch.where(beyond, noise, problem.drive)
+    links = (replace(link, target=torch.where(beyond, 5.0, link.target)),)
+    noisy = replace(problem, drive=drive, links=links)
     found = solver.solve(noisy).value
     assert found.equal(solver.solve(problem).value)
     assert bool((found[~problem.valid] == 0).all())

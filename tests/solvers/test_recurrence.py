@@ -14,44 +14,31 @@ from liftednet.models import GaussNewton, LiftedRNN
 from liftednet.models.methods import gauss_newton
 from liftednet.solvers.compiled.loops import has_numba
 from liftednet.solvers.compiled.recurrent import CompiledRecurrence
+from liftednet.solvers.gauss_newton import objective
 from liftednet.solvers.gauss_newton.equations import output_jacobians
 from liftednet.solvers.gauss_newton.local_model import Linearized
-from liftednet.solvers.gauss_newton.objective import (
-    Forward,
-    LinearRecurrence,
-    Target,
-    joined,
-    recurrence,
-)
+from liftednet.solvers.gauss_newton.objective import Forward, Target, joined
 from tests.draws import normal
 
 
 @pytest.mark.parametrize("activation", [Tanh(), LeakyReLU(0.1)], ids=repr)
 def test_products_with_the_jacobian_and_its_transpose_are_those_of_autograd(generator, activation):
     drawn = partial(normal, seed=generator)
-    points, moves, push = (
-        (drawn(5, 3, 4), drawn(4, 4)),
-        (drawn(5, 3, 4), drawn(4, 4)),
-        drawn(5, 3, 4),
-    )
+    points, moves = ((drawn(5, 3, 4), drawn(4, 4)) for _ in range(2))
+    push = drawn(5, 3, 4)
 
     def states(drive, weight):
-        return recurrence(drive, weight, activation.forward)
+        return objective.recurrence(drive, weight, activation.forward)
 
     drive, weight = (x.clone().requires_grad_() for x in points)
-    found = LinearRecurrence.apply(drive, weight, activation.forward)
+    found = objective.LinearRecurrence.apply(drive, weight, activation.forward)
     plain = states(drive, weight)
     seen = torch.zeros_like(found, requires_grad=True)
     pulled = torch.autograd.grad(found, (drive, weight), seen, create_graph=True)
 
     assert found.equal(plain)
-    pairs = zip(
-        torch.autograd.grad(found, (drive, weight), push, retain_graph=True),
-        torch.autograd.grad(plain, (drive, weight), push),
-        strict=True,
-    )
-    for ours, theirs in pairs:
-        torch.testing.assert_close(ours, theirs)
+    ours = torch.autograd.grad(found, (drive, weight), push, retain_graph=True)
+    torch.testing.assert_close(ours, torch.autograd.grad(plain, (drive, weight), push))
     ahead = torch.autograd.grad(pulled, seen, moves)[0]
     torch.testing.assert_close(ahead, jvp(states, points, moves)[1])
 
@@ -98,8 +85,7 @@ def test_compiled_products_are_those_of_autograd(generator, samples, activation,
         torch.testing.assert_close(ours[counted], plain.outputs[0][counted])
     torch.testing.assert_close(compiled.ahead(moves)[0][counted], plain.ahead(moves)[0][counted])
     pushes = (push.where(counted[..., None], 0.0),)
-    for ours, theirs in zip(compiled.back(pushes), plain.back(pushes), strict=True):
-        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(compiled.back(pushes), plain.back(pushes))
 
 
 LAYERS = [{"hidden": 5}, {"hidden": (4, 3)}, {"hidden": 3, "bidirectional": True}]
@@ -152,8 +138,7 @@ def test_targets_are_the_same_however_outputs_are_stored(generator, loss, ragged
     by_unit = outputs.permute(2, 1, 0).contiguous().permute(2, 1, 0)
     assert by_unit.stride() != outputs.stride()
     torch.testing.assert_close(target.value(by_unit), target.value(outputs))
-    for ours, theirs in zip(target.slopes(by_unit), target.slopes(outputs), strict=True):
-        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(target.slopes(by_unit), target.slopes(outputs))
     curved = target.curved(by_unit)(directions)
     torch.testing.assert_close(curved, target.curved(outputs)(directions))
     gradient = outputs.clone().requires_grad_()

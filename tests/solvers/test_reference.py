@@ -23,6 +23,7 @@ from liftednet.solvers import Reference, get_solver, solve, solver_names
 from liftednet.solvers.dual import Dual
 from liftednet.validation import require_device, require_finite, require_seed
 from tests.draws import normal
+from tests.models.networks import refuses
 from tests.solvers.registry import SAMPLES, state_fit, weight_fit
 
 
@@ -35,8 +36,7 @@ def test_the_backend_can_be_chosen(backend: str) -> None:
 
 def test_a_failure_is_an_error_that_says_why() -> None:
     problem = state_fit(joint(activations.ReLU()), (joint(activations.ReLU()),), torch.float64)
-    with pytest.raises(SolverError, match="OSQP reports"):
-        solve(problem, Reference("OSQP", {"max_iter": 1}))
+    refuses(SolverError, "OSQP reports", solve, problem, Reference("OSQP", {"max_iter": 1}))
 
 
 def test_a_float32_simplex_target_is_not_unbounded() -> None:
@@ -130,13 +130,9 @@ class Odd(Activation):
         return [] if self._domain is None else self._domain(v)
 
 
-ODD = [
-    Odd(lambda v: -cp.sum_squares(v)),
-    Odd(cp.square),  # no scalar
-    Odd(lambda v: v.nothing),
-    Odd(lambda v: "x"),
-    Odd(cp.sum_squares, lambda v: [cp.square(v) >= 1]),  # no convex domain
-]
+NO_DOMAIN = Odd(cp.sum_squares, lambda v: [cp.square(v) >= 1])  # that is convex
+POTENTIALS: Any = (lambda v: -cp.sum_squares(v), cp.square, lambda v: v.nothing, lambda v: "x")
+ODD = [*map(Odd, POTENTIALS), NO_DOMAIN]
 
 
 def test_an_empty_domain_has_no_nearest_point() -> None:
@@ -236,8 +232,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
 
 @pytest.mark.parametrize(("build", "words"), BAD, ids=[words for _, words in BAD])
 def test_what_is_no_problem_is_refused(build: Callable[[], Any], words: str) -> None:
-    with pytest.raises((DataError, DeclarationError), match=words):
-        build()
+    refuses((DataError, DeclarationError), words, build)
 
 
 def test_numbers_of_numpy_become_numbers_of_python() -> None:
@@ -253,15 +248,12 @@ def test_values_that_are_not_finite_are_refused_with_their_place(bad: float) -> 
     x[3, 1] = bad
     problem = WeightFit(RELU, Design(x), ones(5, 3), PENALTY)
     require_finite("X", torch.full((2, 3), torch.finfo(torch.float32).max))  # their sum is not
-    with pytest.raises(DataError, match=r"inputs X.*\(3, 1\)"):
-        solve(problem)
-    with pytest.raises(DataError, match=r"link 0"):
-        solve(state(replace(a_link(), weight=x[2:5, :2])))
+    refuses(DataError, r"inputs X.*\(3, 1\)", solve, problem)
+    refuses(DataError, r"link 0", solve, state(replace(a_link(), weight=x[2:5, :2])))
 
 
 def test_every_solver_names_what_keeps_it_from_a_problem() -> None:
     problem = weight_fit(tight(activations.Sign()), torch.float64)
     for name in set(solver_names()) - {"reference"}:
         assert get_solver(name).obstacle(problem) is not None
-        with pytest.raises(DeclarationError, match=name):
-            solve(problem, name)
+        refuses(DeclarationError, name, solve, problem, name)

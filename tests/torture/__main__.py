@@ -57,23 +57,18 @@ def report(found: Iterable[Finding], share: float, first: int, seconds: float) -
     versions = ", ".join(
         f"{module.__name__} {module.__version__}" for module in (liftednet, torch, numpy, scipy)
     )
-    return "\n".join(
-        [
-            "# Reliability",
-            "",
-            f"By `make torture`, {100 * share:g} % of its cases, subproblems from seed "
-            f"{first} on, {time.strftime('%Y-%m-%d')}, {seconds / 60:.0f} minutes on one thread of "
-            f"{platform.machine()}; Python {platform.python_version()}, {versions}.",
-            "",
-            "| cases | drawn | wrong | what was asked of each | the first wrong one |",
-            "| --- | ---: | ---: | --- | --- |",
-            *(
-                f"| {x.what} | {x.drawn:,} | {x.wrong:,} | {x.promise} | {x.example} |"
-                for x in found
-            ),
-            "",
-        ]
-    )
+    rows = [f"| {x.what} | {x.drawn:,} | {x.wrong:,} | {x.promise} | {x.example} |" for x in found]
+    lines = "\n".join(rows)
+    return f"""# Reliability
+
+By `make torture`, {100 * share:g} % of its cases, subproblems from seed {first} on, \
+{time.strftime("%Y-%m-%d")}, {seconds / 60:.0f} minutes on one thread of {platform.machine()}; \
+Python {platform.python_version()}, {versions}.
+
+| cases | drawn | wrong | what was asked of each | the first wrong one |
+| --- | ---: | ---: | --- | --- |
+{lines}
+"""
 
 
 if __name__ == "__main__":

@@ -108,18 +108,8 @@ def _metadata_changed(content: bytes, source: random.Random) -> bytes:
 
 
 _DEEP = 100_000
-_TEXTS = [
-    "",
-    "1",
-    "3",
-    "null",
-    "[]",
-    "{}",
-    "[" * _DEEP + "]" * _DEEP,
-    '{"a":' * _DEEP,
-    "\x00",
-    "nan",
-]
+_TEXTS = ["", "1", "3", "null", "[]", "{}", "\x00", "nan"]
+_TEXTS += ["[" * _DEEP + "]" * _DEEP, '{"a":' * _DEEP]
 _VALUES: list[Json] = [
     None, True, False, -1, 0, 1, 2, 10**400, 1e308, -0.5, float("nan"), float("inf"), "", "x",
     "tight", "joint", "float16", "gauss-newton", [], {}, [[]], [None], [1, "x"],

@@ -18,17 +18,10 @@ from typing import Any
 
 import torch
 
+from liftednet import models
 from liftednet.activations import Tanh
 from liftednet.errors import DataError
-from liftednet.models import (
-    Checkpoint,
-    FullBatch,
-    GaussNewton,
-    Lifted,
-    LiftedMLP,
-    LiftedRNN,
-    Minibatch,
-)
+from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.solvers.compiled import lanes, loops
 from tests.draws import normal
 from tests.torture.report import Finding
@@ -100,7 +93,7 @@ def _train(name: str, checkpoint: Path | None, result: Path) -> None:
     loops.WORTH_COMPILING, lanes.at_hand = 1 << 62, lambda *_: False
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     make, data = TRAININGS[name]
-    model, kept = make(), None if checkpoint is None else Checkpoint(checkpoint, seconds=0)
+    model, kept = make(), None if checkpoint is None else models.Checkpoint(checkpoint, seconds=0)
     warnings.simplefilter("ignore")
     try:
         model.fit(*data, checkpoint=kept, resume=kept is not None)

@@ -6,7 +6,6 @@ differences along axes, whole Jacobians by differences, middles, and the points 
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable
 from typing import Any
@@ -69,13 +68,6 @@ class Drawn(nn.Module):
         for step in self.steps:
             h = step(h)
         return h
-
-    def __deepcopy__(self, memo: Any) -> Drawn:
-        copied = nn.Module.__new__(Drawn)
-        memo[id(self)] = copied
-        for name, value in self.__dict__.items():
-            copied.__dict__[name] = copy.deepcopy(value, memo)
-        return copied
 
 
 class _Affine(nn.Module):

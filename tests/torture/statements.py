@@ -150,6 +150,10 @@ def _penalty(penalty: Any, w: Expression) -> Stated:
         found = _together(*((1.0, _penalty(term, w)) for term in penalty.terms))
         assert found is not None
         return found
+
+    def wide(value: Tensor) -> np.ndarray:
+        return np.broadcast_to(_number(value), w.shape)
+
     rules: list[tuple[type, Callable[[], Stated]]] = [
         (p.SquaredFrobenius, lambda: (penalty.rho * cp.sum_squares(w), [])),
         (p.L1, lambda: (penalty.rho * cp.norm1(w), [])),
@@ -158,8 +162,8 @@ def _penalty(penalty: Any, w: Expression) -> Stated:
         (p.RowNorm, lambda: (0.0, [cp.norm(w, 2, axis=1) <= penalty.bound])),
         (p.ColumnNorm, lambda: (0.0, [cp.norm(w, 2, axis=0) <= penalty.bound])),
         (p.SpectralNorm, lambda: (0.0, [cp.sigma_max(w) <= penalty.bound])),
-        (p.Signs, lambda: (0.0, [cp.multiply(_wide(penalty.signs, w), w) >= 0])),
-        (p.FixedZeros, lambda: (0.0, [cp.multiply(_wide(penalty.where, w), w) == 0])),
+        (p.Signs, lambda: (0.0, [cp.multiply(wide(penalty.signs), w) >= 0])),
+        (p.FixedZeros, lambda: (0.0, [cp.multiply(wide(penalty.where), w) == 0])),
     ]  # fmt: skip
     return next(rule for kind, rule in rules if isinstance(penalty, kind))()
 
@@ -167,11 +171,6 @@ def _penalty(penalty: Any, w: Expression) -> Stated:
 def _reach(penalty: Any) -> float:
     terms = penalty.terms if isinstance(penalty, penalties.Sum) else (penalty,)
     return min(getattr(x, "bound", math.inf) for x in terms)
-
-
-def _wide(value: Tensor, w: Expression) -> np.ndarray:
-    found: np.ndarray = np.broadcast_to(_number(value), w.shape)
-    return found
 
 
 # Fits.
@@ -195,33 +194,22 @@ def _weight_fit(fit: WeightFit) -> tuple[Stated, float] | None:
     return None if found is None else (found, fit.lam * max(size, 1e-300))
 
 
-def _links(links: Any, z: Expression) -> list[tuple[float, Stated | None]]:
-    return [(x.lam, _link(x.divergence, _above(x, z), x.target, x.weights)) for x in links]
-
-
 def _above(link: Link, z: Expression) -> Expression:
     offset = _number(link.offset)
     return z @ _number(link.map.weight) + np.broadcast_to(offset, link.shape)  # type: ignore
 
 
-def _state_fit(fit: StateFit) -> tuple[Stated, float] | None:
-    z = cp.Variable((fit.samples, fit.units))
-    found = _together((fit.lam, _potential(fit.divergence, z)), *_links(fit.links, z))
+def _state_fit(fit: Any) -> tuple[Stated, float] | None:
+    block = isinstance(fit, BlockFit)
+    prior, bounds = (fit.block, None) if block else (fit, fit.bounds)
+    linear = _number(fit.linear) if block else fit.lam * _number(fit.pre_activation)
+    z = cp.Variable(linear.shape)
+    links = [(x.lam, _link(x.divergence, _above(x, z), x.target, x.weights)) for x in fit.links]
+    found = _together((prior.lam, _potential(prior.divergence, z)), *links)
     if found is None:
         return None
-    held = found[1]
-    if fit.bounds is not None:
-        held = [*held, z >= fit.bounds[0], z <= fit.bounds[1]]
-    pulled = fit.lam * cp.sum(cp.multiply(_number(fit.pre_activation), z))
-    return (found[0] - pulled, held), fit.lam
-
-
-def _block_fit(fit: Any) -> tuple[Stated, float] | None:
-    z, prior = cp.Variable(tuple(fit.block.shape)), fit.block
-    found = _together((prior.lam, _potential(prior.divergence, z)), *_links(fit.links, z))
-    if found is None:
-        return None
-    return (found[0] - cp.sum(cp.multiply(_number(fit.linear), z)), found[1]), prior.lam
+    held = [] if bounds is None else [z >= bounds[0], z <= bounds[1]]
+    return (found[0] - cp.sum(cp.multiply(linear, z)), [*found[1], *held]), prior.lam
 
 
 def _output_fit(fit: OutputFit) -> tuple[Stated, float] | None:
@@ -272,7 +260,7 @@ def _strong_rest(name: str, z: Expression, slope: float) -> Stated | None:
 _KINDS: dict[type, Callable[[Any], tuple[Stated, float] | None]] = {
     WeightFit: _weight_fit,
     StateFit: _state_fit,
-    BlockFit: _block_fit,
+    BlockFit: _state_fit,
     OutputFit: _output_fit,
     StatesOverTime: _over_time,
 }

@@ -13,51 +13,23 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from liftednet import activations
+from liftednet import activations, penalties, problems
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.errors import DeclarationError, SolverError
 from liftednet.losses import CrossEntropy, OutputLoss, SimplexCrossEntropy, SquaredError
-from liftednet.penalties import (
-    L1,
-    ColumnNorm,
-    FixedZeros,
-    GroupLasso,
-    Nonnegative,
-    Penalty,
-    RowNorm,
-    Signs,
-    SpectralNorm,
-    SquaredFrobenius,
-    Sum,
-)
-from liftednet.problems import (
-    BlockFit,
-    Design,
-    Link,
-    OutputFit,
-    StateFit,
-    StatesOverTime,
-    TimeLink,
-    WeightFit,
-)
+from liftednet.penalties import L1, Nonnegative, Penalty, SquaredFrobenius
+from liftednet.problems import Link, StatesOverTime, WeightFit
 from liftednet.problems.priors import BoxedStates
 from liftednet.solution import Status
 from liftednet.solvers import Reference, solve
 from tests.torture import statements
 from tests.torture.report import Finding
 
-ACTIVATIONS: dict[str, Any] = {
-    "Identity": activations.Identity(),
-    "ReLU": activations.ReLU(),
-    "LeakyReLU": activations.LeakyReLU(0.2),
-    "Clipped": activations.Clipped(-1.0, 1.0),
-    "Sigmoid": activations.Sigmoid(),
-    "Tanh": activations.Tanh(),
-    "Softplus": activations.Softplus(),
-    "ELU": activations.ELU(),
-    "Arctan": activations.Arctan(),
-    "Sine": activations.Sine(),
-}
+ACTIVATIONS: tuple[Any, ...] = (
+    activations.Identity(), activations.ReLU(), activations.LeakyReLU(0.2),
+    activations.Clipped(-1.0, 1.0), activations.Sigmoid(), activations.Tanh(),
+    activations.Softplus(), activations.ELU(), activations.Arctan(), activations.Sine(),
+)  # fmt: skip
 SOFTMAX = CrossEntropy().divergence
 ALLOWED = {torch.float64: 1e-6, torch.float32: 1e-3}  # of the objective's size
 PROMISE = "a SOLVED objective is within 1e-6 (float32: 1e-3) of CVXPY's, relative to its size"
@@ -156,8 +128,8 @@ class Draw:
 
     def divergence(self) -> Divergence:
         """Return a divergence, joint or tight."""
-        name, kind = self.pick(*ACTIVATIONS), self.pick(joint, tight)
-        found: Divergence = kind(ACTIVATIONS[name])
+        activation, kind = self.pick(*ACTIVATIONS), self.pick(joint, tight)
+        found: Divergence = kind(activation)
         return found
 
     def above(self) -> Divergence:
@@ -172,28 +144,24 @@ class Draw:
 
     def matrix(self, rows: int, columns: int) -> Tensor:
         """Return a matrix: plain, ill-conditioned, of rank one, or large or small."""
-        plain = self.normal(rows, columns)
-        kind = self.pick("plain", "plain", "conditioned", "rank one", "scaled")
-        if kind == "conditioned":
-            plain = plain * torch.logspace(0, -4, columns).to(plain)
-        if kind == "rank one":
-            plain = plain[:, :1] * plain[:1]
-        return self.pick(1e-3, 10.0, 100.0) * plain if kind == "scaled" else plain
+        kinds = "plain", "plain", "conditioned", "rank one", "scaled"
+        found, kind = self._made(rows, columns, *kinds)
+        return self.pick(1e-3, 10.0, 100.0) * found if kind == "scaled" else found
 
     def inputs(self, rows: int, columns: int) -> Tensor:
         """Return inputs: in units from 1e3 to 1e-3, of lower rank but for rounding, with a mean."""
-        plain = self.normal(rows, columns)
-        kind = self.pick("plain", "units", "conditioned", "rank one", "twice")
-        if kind == "units":
-            plain = plain * torch.logspace(3, -3, columns).to(plain)
-        if kind == "conditioned":
-            plain = plain * torch.logspace(0, -4, columns).to(plain)
+        found, _ = self._made(rows, columns, "plain", "units", "conditioned", "rank one", "twice")
+        mean: float = self.pick(0.0, 0.0, 0.0, 1.0, 100.0, 1e4)
+        return found + mean
+
+    def _made(self, rows: int, columns: int, *kinds: str) -> tuple[Tensor, str]:
+        plain, kind = self.normal(rows, columns), self.pick(*kinds)
         if kind == "rank one":
             plain = plain[:, :1] * plain[:1]
         if kind == "twice":
             plain[:, -1] = plain[:, 0]
-        mean: float = self.pick(0.0, 0.0, 0.0, 1.0, 100.0, 1e4)
-        return plain + mean
+        first, last = {"units": (3, -3), "conditioned": (0, -4)}.get(kind, (0, 0))
+        return plain * torch.logspace(first, last, columns).to(plain), kind
 
 
 def _links(draw: Draw, samples: int, units: int) -> tuple[Link, ...]:
@@ -216,12 +184,12 @@ def _states(seed: int, block: bool = False) -> Drawn:
     links, lam, bounds = _links(draw, samples, units), draw.lam(), None
     if block:
         prior = BoxedStates(divergence, lam, (samples, units), None, u)
-        problem: Any = BlockFit(prior, lam * u, links)
+        problem: Any = problems.BlockFit(prior, lam * u, links)
     else:
         free = (activations.Identity, activations.ReLU, activations.LeakyReLU)
         if isinstance(divergence.activation, free) and draw.pick(True, False):
             bounds = (-0.5, 1.5)
-        problem = StateFit(divergence, u, links, lam, bounds)
+        problem = problems.StateFit(divergence, u, links, lam, bounds)
     rest = divergence.activation.forward(u.clamp(-3, 3))
     return Drawn(problem, rest if bounds is None else rest.clamp(*bounds), draw.dtype)
 
@@ -239,7 +207,7 @@ def _outputs(seed: int) -> Drawn:
         divergence = draw.divergence()
         y = draw.pick(1.0, 10.0) * draw.normal(samples, units)
         rest = divergence.activation.forward(u.clamp(-3, 3))
-    return Drawn(OutputFit(loss, y, divergence, u, lam), rest, draw.dtype)
+    return Drawn(problems.OutputFit(loss, y, divergence, u, lam), rest, draw.dtype)
 
 
 def _penalty(draw: Draw) -> Penalty:
@@ -249,29 +217,16 @@ def _penalty(draw: Draw) -> Penalty:
     return penalty
 
 
-def _weights(seed: int) -> Drawn:
-    draw = Draw(seed)
-    samples, inputs = draw.pick(2, 6, 12), draw.pick(1, 2, 4)
-    divergence = draw.above()
-    units = 2 if divergence is SOFTMAX else draw.pick(1, 2)
-    x = draw.matrix(samples, inputs) + draw.pick(0.0, 0.0, 1.0, 100.0, 1e4)
-    bias, lam, penalty = draw.pick(True, True, False), draw.lam(), _penalty(draw)
-    target = draw.target(divergence, samples, units)
-    counts = draw.pick(None, draw.normal(samples).abs())
-    offset = draw.pick(None, draw.normal(samples, units))
-    problem = WeightFit(divergence, Design(x, bias, counts), target, penalty, lam, offset)
-    return Drawn(problem, problem.zeros(), draw.dtype)
-
-
 def _member(draw: Draw, inputs: int) -> Penalty:
     """Return one penalty, its bound from 1e-6 to 1e3."""
     rho, bound = draw.lam(), float(10 ** (9 * torch.rand((), generator=draw.generator) - 6))
     some = torch.randint(-1, 2, (inputs, 1), generator=draw.generator)
     row = draw.normal(1, inputs)
     found: Penalty = draw.pick(
-        SquaredFrobenius(rho), L1(rho), GroupLasso(rho), Nonnegative(rho), Nonnegative(),
-        RowNorm(bound), ColumnNorm(bound), SpectralNorm(bound), SpectralNorm(bound),
-        Signs(some.to(row)), FixedZeros(some == 1),
+        SquaredFrobenius(rho), L1(rho), penalties.GroupLasso(rho), Nonnegative(rho), Nonnegative(),
+        penalties.RowNorm(bound), penalties.ColumnNorm(bound), penalties.SpectralNorm(bound),
+        penalties.SpectralNorm(bound), penalties.Signs(some.to(row)),
+        penalties.FixedZeros(some == 1),
     )  # fmt: skip
     return found
 
@@ -283,20 +238,25 @@ def _penalties(draw: Draw, inputs: int) -> Penalty:
     chosen: list[Penalty] = []
     while len(chosen) < draw.pick(2, 2, 3):
         chosen.append(_member(draw, inputs))
-    return Sum(tuple(chosen))
+    return penalties.Sum(tuple(chosen))
 
 
-def _penalized(seed: int) -> Drawn:
-    draw = Draw(seed)
-    samples, inputs = draw.pick(2, 6, 12, 30), draw.pick(1, 2, 4, 8)
+def _weights(seed: int, penalized: bool = False) -> Drawn:
+    draw, more = Draw(seed), int(penalized)
+    samples, inputs = draw.pick(2, 6, 12, *more * [30]), draw.pick(1, 2, 4, *more * [8])
     divergence = draw.above()
-    units = 2 if divergence is SOFTMAX else draw.pick(1, 2, 4)
-    x, bias, lam = draw.inputs(samples, inputs), draw.pick(True, False), draw.lam()
-    penalty = _penalties(draw, inputs)
+    units = 2 if divergence is SOFTMAX else draw.pick(1, 2, *more * [4])
+    if penalized:
+        x, bias, lam = draw.inputs(samples, inputs), draw.pick(True, False), draw.lam()
+    else:
+        x = draw.matrix(samples, inputs) + draw.pick(0.0, 0.0, 1.0, 100.0, 1e4)
+        bias, lam = draw.pick(True, True, False), draw.lam()
+    penalty = _penalties(draw, inputs) if penalized else _penalty(draw)
     target = draw.target(divergence, samples, units)
-    counts = draw.pick(None, None, draw.normal(samples).abs())
+    counts = draw.pick(None, *more * [None], draw.normal(samples).abs())
     offset = draw.pick(None, draw.normal(samples, units))
-    problem = WeightFit(divergence, Design(x, bias, counts), target, penalty, lam, offset)
+    design = problems.Design(x, bias, counts)
+    problem = WeightFit(divergence, design, target, penalty, lam, offset)
     rest = problem.zeros()
     rest = replace(rest, matrix=penalty.project(rest.matrix))
     return Drawn(problem, rest, draw.dtype)
@@ -305,7 +265,7 @@ def _penalized(seed: int) -> Drawn:
 def _over_time(seed: int) -> Drawn:
     draw = Draw(seed)
     steps, samples, units = draw.pick(2, 5, 10, 20), 2, draw.pick(1, 1, 2)
-    name = draw.pick(*ACTIVATIONS)
+    activation = draw.pick(*ACTIVATIONS)
     cross, lam = draw.pick(True, False), draw.lam()
     loss = CrossEntropy() if cross else SquaredError()
     recurrent = draw.normal(units, units)
@@ -318,16 +278,16 @@ def _over_time(seed: int) -> Drawn:
     lengths = torch.tensor([steps, draw.pick(1, steps)])
     counted = torch.arange(steps)[:, None] < lengths
     weight, offset = draw.normal(units, 2), draw.normal(2)
-    link = TimeLink(loss.divergence, weight, offset, target, counted)
-    problem = StatesOverTime(joint(ACTIVATIONS[name]), drive, recurrent, (link,), lengths, lam)
-    rest = ACTIVATIONS[name].forward(torch.zeros_like(drive)).where(counted.unsqueeze(-1), 0.0)
+    link = problems.TimeLink(loss.divergence, weight, offset, target, counted)
+    problem = StatesOverTime(joint(activation), drive, recurrent, (link,), lengths, lam)
+    rest = activation.forward(torch.zeros_like(drive)).where(counted.unsqueeze(-1), 0.0)
     return Drawn(problem, rest, draw.dtype)
 
 
 KINDS: dict[str, tuple[Callable[[int], Drawn], int]] = {
     "state fits": (_states, 3_000),
     "weight fits": (_weights, 2_500),
-    "penalized weight fits": (_penalized, 3_000),
+    "penalized weight fits": (partial(_weights, penalized=True), 3_000),
     "states over time, expanding up to 3": (_over_time, 2_000),
     "output fits": (_outputs, 1_500),
     "block fits": (partial(_states, block=True), 500),

@@ -1,7 +1,8 @@
-"""Every activation of the catalogue once or more, and some that are declared by a map alone."""
+"""Every activation of the catalogue, and some that are declared in each of the ways there are."""
 
 from __future__ import annotations
 
+import cvxpy as cp
 import torch
 from torch.nn import functional
 
@@ -21,3 +22,36 @@ BY_MAP = [
 ]
 SPLIT = [*SEPARABLE, activations.Sign(), activations.Quantized(3, -1.0, 1.0), *COUPLED]
 EVERY = [*SPLIT, *BY_MAP]
+
+
+class Stated(Activation):
+    """A CVXPY expression, its domain, and the forward map."""
+
+    def potential(self, v):
+        return -cp.sum(cp.entr(v)) - cp.sum(cp.entr(1 - v))
+
+    def domain(self, v):
+        return [v >= 0, v <= 1]
+
+    def forward(self, u):
+        return u.sigmoid()
+
+
+class Ball(Activation):
+    """Coupled units: the projection on the unit ball, without closed forms."""
+
+    per_unit = False
+    lipschitz = 1.0
+
+    def potential(self, v):
+        return cp.sum_squares(v) / 2
+
+    def domain(self, v):
+        return [cp.norm(v, 2, axis=1) <= 1]
+
+    def forward(self, u):
+        return u / u.norm(dim=-1, keepdim=True).clamp(min=1)
+
+
+QUARTIC = Activation.from_potential(lambda v: v**4 / 4 + v**2 / 2)
+OWN = [Stated(), Ball(), QUARTIC]

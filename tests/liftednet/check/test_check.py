@@ -12,12 +12,9 @@ import torch
 from liftednet import Activation, check_activation
 from liftednet.check import FailedCheckError
 from liftednet.errors import DataError, DeclarationError
-from tests.liftednet.activations.catalogue import EVERY
+from tests.liftednet.activations.catalogue import EVERY, OWN, Ball
 from tests.liftednet.check.wrong import REFUSED, off
-from tests.liftednet.test_activation import Ball, Stated, quartic
 from tests.models.networks import refuses
-
-OWN = [Stated(), Ball(), Activation.from_potential(quartic)]
 
 
 @pytest.mark.parametrize("activation", [*EVERY, *OWN], ids=repr)
@@ -70,8 +67,7 @@ UNFIT: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("words", UNFIT)
 def test_from_function_refuses_what_is_no_activation_s_map(words):
     for function in UNFIT[words]:
-        with pytest.raises(DeclarationError, match=words):
-            Activation.from_function(function)
+        refuses(DeclarationError, words, Activation.from_function, function)
 
 
 def test_a_constant_that_is_none_is_refused_and_a_potential_asked_for():
@@ -80,14 +76,14 @@ def test_a_constant_that_is_none_is_refused_and_a_potential_asked_for():
     refuses(DeclarationError, "does not declare `potential`", check_activation, coupled)
 
 
-@pytest.mark.parametrize(
-    ("function", "infimum"),
-    [
-        (lambda u: ((u * u + 1).sqrt() - 1) / 2 + u, -torch.inf),  # NaN at both ends: inf - inf
-        (lambda u: u / (1 + u * u).sqrt(), -1.0),  # NaN, too: inf / inf
-        (torch.nn.functional.hardshrink, -torch.inf),  # two jumps
-    ],
-)
+AT_INFINITY = [
+    (lambda u: ((u * u + 1).sqrt() - 1) / 2 + u, -torch.inf),  # NaN at both ends: inf - inf
+    (lambda u: u / (1 + u * u).sqrt(), -1.0),  # NaN, too: inf / inf
+    (torch.nn.functional.hardshrink, -torch.inf),  # two jumps
+]
+
+
+@pytest.mark.parametrize(("function", "infimum"), AT_INFINITY)
 def test_right_functions_pass_whatever_they_give_at_infinity(function, infimum):
     activation = Activation.from_function(function)
     assert check_activation(activation).passed

@@ -9,16 +9,8 @@ import cvxpy as cp
 import numpy as np
 import torch
 
-from liftednet import Activation
-from liftednet.activations import (
-    Identity,
-    LeakyReLU,
-    ReLU,
-    Sigmoid,
-    Softmax,
-    Softplus,
-    Tanh,
-)  # fmt: skip
+from liftednet import Activation, activations
+from liftednet.activations import Identity, ReLU, Sigmoid, Softmax, Softplus, Tanh
 
 Declare = Callable[[], Activation]
 SQUARES = {"per_unit": False, "potential": lambda _, v: cp.sum_squares(v) / 2}
@@ -142,6 +134,6 @@ REFUSED: dict[str, tuple[Declare, str]] = {
     "offset of another shape": (
         off(Softmax, offset=lambda _, n: torch.zeros(1, dtype=torch.float64)), "offset",
     ),
-    "wrong excess": (off(LeakyReLU, excess=lambda _, v: cp.sum_squares(v) / 2), EXCESS),
+    "wrong excess": (off(activations.LeakyReLU, excess=lambda _, v: cp.sum_squares(v) / 2), EXCESS),
     "concave excess": (off(Identity, excess=lambda _, v: -cp.sum_squares(v)), EXCESS),
 }  # fmt: skip

@@ -16,15 +16,7 @@ from sklearn.datasets import load_diabetes, load_iris
 from sklearn.model_selection import train_test_split
 from typer.testing import CliRunner
 
-from liftednet import (
-    LiftedClassifier,
-    LiftedRegressor,
-    __version__,
-    certify,
-    load,
-    save,
-    storage,
-)
+from liftednet import LiftedClassifier, LiftedRegressor, __version__, certify, load, save, storage
 from liftednet.command import app
 from liftednet.command.train import options_of, read_table
 from liftednet.constraints import Bounds
@@ -222,23 +214,17 @@ def test_a_model_that_is_no_estimator_is_shown_and_left_to_python(here) -> None:
     assert "broken.st describes no network" in refused("show", "broken.st")
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("max_iter=5", 5),
-        ("rho=1e-3", 1e-3),
-        ("rho=[1, 2.5]", [1, 2.5]),
-        ("early_stopping=true", True),
-        ("activation=tanh", "tanh"),
-        ("device='cpu'", "cpu"),
-        ("lipschitz = none", None),
-        ("hidden_layer_sizes=(5, 4)", [5, 4]),
-        ("monotonic_cst={'age': 1}", {"age": 1}),
-        ("method=GaussNewton(steps=7)", GaussNewton(7)),
-        ("penalty=L1(0.1) + Nonnegative()", L1(0.1) + Nonnegative()),
-        ("within=[Bounds(0.0, 1.0)]", [Bounds(0.0, 1.0)]),
-    ],
-)
+WRITTEN: list[tuple[str, Any]] = [
+    ("max_iter=5", 5), ("rho=1e-3", 1e-3), ("rho=[1, 2.5]", [1, 2.5]),
+    ("early_stopping=true", True), ("activation=tanh", "tanh"), ("device='cpu'", "cpu"),
+    ("lipschitz = none", None), ("hidden_layer_sizes=(5, 4)", [5, 4]),
+    ("monotonic_cst={'age': 1}", {"age": 1}), ("method=GaussNewton(steps=7)", GaussNewton(7)),
+    ("penalty=L1(0.1) + Nonnegative()", L1(0.1) + Nonnegative()),
+    ("within=[Bounds(0.0, 1.0)]", [Bounds(0.0, 1.0)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "value"), WRITTEN)
 def test_values_are_those_of_python(text: str, value: Any) -> None:
     (found,) = options_of(LiftedRegressor, [text]).values()
     assert found == value or repr(found) == repr(value)

@@ -10,32 +10,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from liftednet import Network
+from liftednet import Network, layers
 from liftednet.activations import Softmax
 from liftednet.activations.simplex import Grouped
 from liftednet.errors import DataError, DeclarationError
-from liftednet.layers import (
-    Layer,
-    average_pooling,
-    check_layer,
-    concatenate,
-    convolution,
-    delay,
-    dense,
-)
+from liftednet.layers import Layer, average_pooling, check_layer, concatenate, convolution, dense
 from liftednet.layers.convolution import AveragePooling, Convolution
 from liftednet.layers.dense import Dense, DenseAtPositions
 from liftednet.layers.expression import affine_in, apply, value_of
 from liftednet.layers.join import Concatenation, Part, Product, Scaled, Shaped, Sum
 from liftednet.layers.modules import BatchNormalization, Layout, Mapped, RunningStatistics, Scale
-from liftednet.layers.time import (
-    Delay,
-    DropFirst,
-    PadFirst,
-)
+from liftednet.layers.time import Delay, DropFirst, PadFirst
 from liftednet.maps import Given
 from liftednet.samples import Weights
 from tests.draws import normal
+from tests.models.networks import refuses
 
 CONVOLUTIONS: list[Convolution] = [
     Convolution((2, 7), 3, (3,), (2,), (1,), bias=False),
@@ -48,7 +37,7 @@ CONVOLUTIONS: list[Convolution] = [
 STATISTICS = RunningStatistics(
     torch.tensor([0.3, -1.0]), torch.tensor([0.5, 2.0]), torch.tensor(3), 0.1, follows=False
 )
-POOLINGS: list[AveragePooling] = [
+POOLINGS: list[Any] = [
     AveragePooling((2, 7), (3,), (1,)),
     AveragePooling((1, 5, 5), (3, 2), (1, 2)),
     AveragePooling((1, 6, 7), (2, 2), (3, 3)),
@@ -73,11 +62,10 @@ OTHERS: list[tuple[Layer, tuple[tuple[int, ...], ...]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("layer", "shapes"),
-    [*OTHERS, *((x, (x.below,)) for x in CONVOLUTIONS), *((x, (x.below,)) for x in POOLINGS)],
-    ids=str,
-)
+LAYERS = [*OTHERS, *((layer, (layer.below,)) for layer in (*CONVOLUTIONS, *POOLINGS))]
+
+
+@pytest.mark.parametrize(("layer", "shapes"), LAYERS, ids=str)
 def test_layers_are_what_they_say(layer, shapes):
     check_layer(layer, *shapes)
     check_layer(layer, *shapes, steps=3)
@@ -208,20 +196,19 @@ def test_a_layer_of_ones_own_passes(layer):
     check_layer(layer, (4,))
 
 
-@pytest.mark.parametrize(
-    ("layer", "words"),
-    [
-        (_Own("bent"), r"argument 0, is not affine: off by .* at \[.*\] and \["),
-        (_Own("map"), r"argument 0, has a linear map that is not its own.* at \["),
-        (_Own("adjoint"), r"argument 0, has an adjoint that is not that of its map.* at \["),
-        (_Own("bound"), r"argument 0, has a squared norm of at least 9.*bound is 8\.9, at \["),
-        (_Own("shape"), r"says that it has shape \(3, 2\) and gives \(3, 4\)"),
-        (_OwnWeights(twice=True), "its weights, is not affine"),
-    ],
-)
+WRONG = [
+    (_Own("bent"), r"argument 0, is not affine: off by .* at \[.*\] and \["),
+    (_Own("map"), r"argument 0, has a linear map that is not its own.* at \["),
+    (_Own("adjoint"), r"argument 0, has an adjoint that is not that of its map.* at \["),
+    (_Own("bound"), r"argument 0, has a squared norm of at least 9.*bound is 8\.9, at \["),
+    (_Own("shape"), r"says that it has shape \(3, 2\) and gives \(3, 4\)"),
+    (_OwnWeights(twice=True), "its weights, is not affine"),
+]
+
+
+@pytest.mark.parametrize(("layer", "words"), WRONG)
 def test_a_wrong_layer_is_refused_with_the_point(layer, words):
-    with pytest.raises(DeclarationError, match=words):
-        check_layer(layer, (4,))
+    refuses(DeclarationError, words, check_layer, layer, (4,))
 
 
 REFUSED: list[tuple[Any, str]] = [
@@ -235,7 +222,7 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda x, y, i, s: concatenate(x, s), "Concatenation.*sequences"),
     (lambda x, y, i, s: dense(x, 0), "units"),
     (lambda x, y, i, s: dense(y, 2, weights=dense(x, 2).weights), r"\(3, 2\).*\(4, 2\)"),
-    (lambda x, y, i, s: delay(x), "delay.*sequence"),
+    (lambda x, y, i, s: layers.delay(x), "delay.*sequence"),
     (lambda x, y, i, s: average_pooling(i, 0), "window must be a positive integer, got 0"),
     (lambda x, y, i, s: concatenate(), "Concatenation needs an expression"),
     (lambda x, y, i, s: concatenate(3), "expression.*int"),  # type: ignore[arg-type]

@@ -12,40 +12,33 @@ import torch
 from scipy.linalg import polar
 from torch import Tensor
 
+from liftednet import penalties
 from liftednet.errors import DataError, DeclarationError
-from liftednet.penalties import (
-    L1,
-    ColumnNorm,
-    Declared,
-    FixedZeros,
-    GroupLasso,
-    Nonnegative,
-    Orthogonal,
-    Penalty,
-    RowNorm,
-    Signs,
-    SpectralNorm,
-    SquaredFrobenius,
-    Sum,
-)
+from liftednet.penalties import L1, Declared, Nonnegative, Penalty, RowNorm, Signs, SquaredFrobenius
 from tests.draws import normal
+from tests.models.networks import refuses
 
 SHAPE = (4, 3)
 CENTER = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(SHAPE)
 SINGLE: list[Penalty] = [
-    SquaredFrobenius(0.3), SquaredFrobenius(0.3, CENTER), L1(0.4), GroupLasso(0.5), Nonnegative(),
-    Nonnegative(0.2), RowNorm(0.7), SpectralNorm(0.8), ColumnNorm(0.7),
+    SquaredFrobenius(0.3), SquaredFrobenius(0.3, CENTER), L1(0.4), penalties.GroupLasso(0.5),
+    Nonnegative(), Nonnegative(0.2), RowNorm(0.7), penalties.SpectralNorm(0.8),
+    penalties.ColumnNorm(0.7),
 ]  # fmt: skip
 PAIRS: list[Penalty] = [one + other for one, other in combinations(SINGLE, 2)]
 SIGNS = torch.tensor([[1.0, -1, 0], [0, 0, 0], [-1, -1, 1], [1, 1, 1]])
-LINEAR: list[Penalty] = [Signs(SIGNS), FixedZeros(SIGNS)]
-NOT_CONVEX: list[Penalty] = [Orthogonal()]
+LINEAR: list[Penalty] = [Signs(SIGNS), penalties.FixedZeros(SIGNS)]
+NOT_CONVEX: list[Penalty] = [penalties.Orthogonal()]
 LONG: list[Penalty] = [
-    RowNorm(0.7) + GroupLasso(0.1) + Nonnegative(0.1) + L1(0.1) + SquaredFrobenius(0.2, CENTER),
-    L1(0.1) + L1(0.2) + GroupLasso(0.1) + GroupLasso(0.2),
-    L1(0.1) + FixedZeros(SIGNS) + Signs(SIGNS) + SquaredFrobenius(0.1),
+    RowNorm(0.7)
+    + penalties.GroupLasso(0.1)
+    + Nonnegative(0.1)
+    + L1(0.1)
+    + SquaredFrobenius(0.2, CENTER),
+    L1(0.1) + L1(0.2) + penalties.GroupLasso(0.1) + penalties.GroupLasso(0.2),
+    L1(0.1) + penalties.FixedZeros(SIGNS) + Signs(SIGNS) + SquaredFrobenius(0.1),
     RowNorm(0.9) + RowNorm(0.6),
-    SpectralNorm(0.9) + SpectralNorm(0.5) + Nonnegative(),
+    penalties.SpectralNorm(0.9) + penalties.SpectralNorm(0.5) + Nonnegative(),
 ]
 DECLARED: list[Penalty] = [
     Declared(lambda W: 0.4 * cp.norm1(W)),
@@ -75,7 +68,7 @@ class Box(Penalty):
 
 
 def name(value: Any) -> str:
-    terms = value.terms if isinstance(value, Sum) else (value,)
+    terms = value.terms if isinstance(value, penalties.Sum) else (value,)
     return " + ".join(type(term).__name__ for term in terms)
 
 
@@ -95,7 +88,9 @@ def distance_to_cvxpy(penalty: Penalty, w: Tensor, t: float, found: Tensor) -> f
 
 
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
-@pytest.mark.parametrize("penalty", [*CHEAP, *DECLARED, Box() + GroupLasso(0.2)], ids=name)
+@pytest.mark.parametrize(
+    "penalty", [*CHEAP, *DECLARED, Box() + penalties.GroupLasso(0.2)], ids=name
+)
 @pytest.mark.parametrize("t", [0.1, 3.0])
 def test_prox_solves_its_problem(penalty: Penalty, t: float, generator: torch.Generator) -> None:
     w = normal(*SHAPE, seed=generator)
@@ -106,7 +101,7 @@ def test_prox_solves_its_problem(penalty: Penalty, t: float, generator: torch.Ge
 def test_between_ends_is_the_domain(penalty: Penalty, generator: torch.Generator) -> None:
     w, ends = normal(*SHAPE, seed=generator), penalty.ends(SHAPE)
     if ends is None:
-        known = (Nonnegative, Signs, FixedZeros)
+        known = (Nonnegative, Signs, penalties.FixedZeros)
         assert len(penalty.parts) > 1 or not isinstance(penalty, known)
     else:
         torch.testing.assert_close(penalty.prox(w, 0.7), w.clamp(*ends), rtol=0, atol=0)
@@ -139,14 +134,14 @@ def test_what_is_projected_is_held(
 def test_what_a_number_cannot_meet_is_met_to_rounding(dtype: torch.dtype) -> None:
     w = normal(150, 150, dtype=dtype)
     rounding = len(w) * torch.finfo(dtype).eps  # of a sum of so many
-    assert Orthogonal().violation(Orthogonal().project(w)) < rounding
-    assert Orthogonal().violation(w) > 1.0
+    assert penalties.Orthogonal().violation(penalties.Orthogonal().project(w)) < rounding
+    assert penalties.Orthogonal().violation(w) > 1.0
 
 
 def test_the_polar_factor_is_the_nearest_orthogonal_matrix(generator: torch.Generator) -> None:
     """Against scipy's polar decomposition and against orthogonal matrices that are drawn."""
     w = normal(*SHAPE, seed=generator)
-    found = Orthogonal().project(w)
+    found = penalties.Orthogonal().project(w)
     assert torch.allclose(found, torch.from_numpy(polar(w.numpy())[0]))
     drawn = torch.linalg.qr(normal(100, *SHAPE, seed=generator, dtype=w.dtype))[0]
     assert bool(((drawn - w).flatten(1).norm(dim=1) >= (found - w).norm()).all())
@@ -157,14 +152,15 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: Signs(torch.ones(3)), "two dimensions"),
     (lambda: Signs(torch.ones(3, 1)).refuse_infeasible(SHAPE), r"\(3, 1\).*\(4, 3\)"),
     (lambda: Declared(), "function"),
-    (lambda: Orthogonal() + Nonnegative(), "squares"),
-    (lambda: FixedZeros([[1]]), "torch tensor"),  # type: ignore[arg-type]
+    (lambda: penalties.Orthogonal() + Nonnegative(), "squares"),
+    (lambda: penalties.FixedZeros([[1]]), "torch tensor"),  # type: ignore[arg-type]
     (lambda: Declared(constraints=lambda W: [W >= 1, cp.sum(W) <= 2]).refuse_infeasible(SHAPE),
         r"no W of shape \(4, 3\).*<= 2"),
     (lambda: (Declared(constraints=lambda W: W >= 1) + RowNorm(1.0)).refuse_infeasible(SHAPE),
         r"1\.0 <= W"),
     *((lambda kind=kind, number=number: kind(number), r"positive|real number")
-      for kind in (SquaredFrobenius, L1, GroupLasso, RowNorm, SpectralNorm, Nonnegative)
+      for kind in (SquaredFrobenius, L1, RowNorm, Nonnegative, penalties.GroupLasso,
+                   penalties.SpectralNorm)
       for number in (-1.0, float("nan"), float("inf"), "1", None)),
     *((lambda kind=kind: kind(0.0), "positive") for kind in (SquaredFrobenius, RowNorm)),
 ]  # fmt: skip
@@ -172,26 +168,21 @@ REFUSED: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("make", "message"), REFUSED)
 def test_what_cannot_be_is_refused(make: Any, message: str) -> None:
-    with pytest.raises((DataError, DeclarationError), match=message):
-        make()
+    refuses((DataError, DeclarationError), message, make)
 
 
-@pytest.mark.parametrize(
-    ("penalty", "message"),
-    [
-        (Declared(lambda W: -cp.norm1(W)), "CONCAVE"),
-        (Declared(lambda W: cp.sum(cp.sqrt(cp.abs(W)))), "UNKNOWN"),
-        (Declared(cp.abs), r"scalar.*\(4, 3\)"),
-        (Declared(constraints=lambda W: [cp.norm1(W) >= 1]), "not convex"),
-        (Declared(constraints=lambda W: [True]), "got True"),  # type: ignore[list-item]
-        (L1(0.1) + Declared(lambda W: -cp.norm1(W)), "CONCAVE"),
-    ],
-)
+NOT_STATED: list[tuple[Penalty, str]] = [
+    (Declared(lambda W: -cp.norm1(W)), "CONCAVE"),
+    (Declared(lambda W: cp.sum(cp.sqrt(cp.abs(W)))), "UNKNOWN"),
+    (Declared(cp.abs), r"scalar.*\(4, 3\)"),
+    (Declared(constraints=lambda W: [cp.norm1(W) >= 1]), "not convex"),
+    (Declared(constraints=lambda W: [True]), "got True"),  # type: ignore[list-item]
+    (L1(0.1) + Declared(lambda W: -cp.norm1(W)), "CONCAVE"),
+]
+
+
+@pytest.mark.parametrize(("penalty", "message"), NOT_STATED)
 def test_what_is_not_convex_is_refused_at_first_use(penalty: Penalty, message: str) -> None:
-    for use in (
-        lambda: penalty.prox(CENTER, 1.0),
-        lambda: penalty.value(CENTER),
-        lambda: penalty.refuse_infeasible(SHAPE),
-    ):
-        with pytest.raises(DeclarationError, match=message):
-            use()
+    refuses(DeclarationError, message, penalty.prox, CENTER, 1.0)
+    refuses(DeclarationError, message, penalty.value, CENTER)
+    refuses(DeclarationError, message, penalty.refuse_infeasible, SHAPE)

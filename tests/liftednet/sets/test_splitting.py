@@ -11,27 +11,21 @@ import torch
 from sklearn.isotonic import isotonic_regression
 from torch import Tensor
 
+from liftednet import penalties
 from liftednet.activations import SimplexProjection
 from liftednet.errors import DataError
-from liftednet.penalties import (
-    L1,
-    ColumnNorm,
-    Nonnegative,
-    Penalty,
-    RowNorm,
-    SpectralNorm,
-    Sum,
-)
+from liftednet.penalties import ColumnNorm, Nonnegative, Penalty, RowNorm, SpectralNorm, Sum
 from liftednet.sets.polyhedron import nearest_in_polyhedron
 from liftednet.sets.splitting import Splitting
 from tests.draws import normal
 from tests.liftednet.sets.test_penalties import distance_to_cvxpy
+from tests.models.networks import refuses
 
 
 # Twice the rounds that it takes; with rho as it is the first and the last do not end in a thousand.
 @pytest.mark.parametrize(("rho", "most"), [(1e-3, 450), (0.1, 100), (1.0, 70), (1e3, 850)])
 def test_penalties_meet_whatever_rho_they_begin_with(rho: float, most: int) -> None:
-    target, members = normal(4, 3), [Nonnegative(), L1(0.2), SpectralNorm(0.8)]
+    target, members = normal(4, 3), [Nonnegative(), penalties.L1(0.2), SpectralNorm(0.8)]
 
     def model(value: Tensor, center: Tensor, weight: float) -> Tensor:
         return (target + weight * center) / (1 + weight)
@@ -173,5 +167,4 @@ def test_limits_at_right_angles_are_met_as_beside_one_that_says_the_same() -> No
     (slope,) = torch.autograd.grad(nearest_in_polyhedron(3 * end / end, there, end, end), there)
     assert slope == 0  # of a point that is where it has to be
     high[1, 0] = -1
-    with pytest.raises(DataError, match="sample 1"):
-        nearest_in_polyhedron(rows, u, low, high)
+    refuses(DataError, "sample 1", nearest_in_polyhedron, rows, u, low, high)

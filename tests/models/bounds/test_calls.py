@@ -12,6 +12,8 @@ from torch.nn import functional
 
 from liftednet import certify
 from liftednet.errors import DataError
+from tests.models.networks import refuses
+from tests.models.programs.networks import slopes_are
 from tests.torture.modules import verdict
 
 
@@ -42,13 +44,12 @@ def by_error(h):
         return h
 
 
-UNKNOWN = {
+UNKNOWN: dict[str, Any] = {
     "masked_fill": lambda h: h.masked_fill(h < 0, 0.0),
     "gather": lambda h: h.gather(1, h.argsort(1)),
     "embedding": lambda h: functional.embedding(h.argmax(1), torch.eye(4).double()),
     "embedding_bag": lambda h: functional.embedding_bag(
-        (h > 0).long(), torch.eye(4).double(), mode="sum"
-    ),
+        (h > 0).long(), torch.eye(4).double(), mode="sum"),
     "getitem": lambda h: h[torch.arange(len(h)), (h > 0).sum(1) - 1],
     "where": lambda h: torch.where(h > 0, h, -h),
     "mul": lambda h: h * (h > 0),
@@ -61,9 +62,9 @@ UNKNOWN = {
     "to": lambda h: h.to(torch.float32).double(),
     "softplus": lambda h: functional.softplus(h),  # falls by 2e-9 at 20
     "sort": lambda h: h.sort(1).values,
-    "roll": lambda h: h.roll(1, 0),
-}
-ASIDE = {"roll": "a call that mixes samples"}
+    "a call that mixes samples": lambda h: h.roll(1, 0),
+    "the network computes other things": lambda h: h * torch.arange(len(h))[:, None],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
@@ -72,16 +73,11 @@ def test_what_values_decide_is_unknown_and_named_with_its_line(name):
     assert claim.lipschitz == math.inf and not (claim.convex | claim.concave).any()
     assert not claim.lowest.isfinite().any() and not claim.highest.isfinite().any()
     (call,) = claim.unknown
-    expected = ASIDE.get(name, f"{name} in the network (test_calls.py:")
+    expected = name if " " in name else f"{name} in the network (test_calls.py:"
     assert call.startswith(expected) and expected in str(claim)
 
 
-def test_rows_that_are_treated_apart_are_unknown():
-    claim = certify(Step(lambda h: h * torch.arange(len(h))[:, None]))
-    assert claim.lipschitz == math.inf and "other samples" in claim.unknown[0]
-
-
-WRITES = {
+WRITES: dict[str, Any] = {
     "relu_": (lambda h: h[:, :1].relu_(), [0.0, 1, 1, 1], [1.0, 1, 1, 1]),
     "abs_": (lambda h: h[:, :1].abs_(), [-1.0, 1, 1, 1], [1.0, 1, 1, 1]),
     "mul_": (lambda h: h[:, :1].mul_(-1), [-1.0, 1, 1, 1], [-1.0, 1, 1, 1]),
@@ -101,9 +97,8 @@ def test_a_write_through_a_view_is_seen_without_an_example(name):
     with torch.no_grad():
         network.layer.weight.copy_(torch.eye(4)[:, :3] + 0.5)
     plain, claim = network.layer.weight.detach(), certify(network)
-    ends = torch.tensor(low)[:, None] * plain, torch.tensor(high)[:, None] * plain
-    torch.testing.assert_close(claim.lowest, ends[0].double())
-    torch.testing.assert_close(claim.highest, ends[1].double())
+    low, high = (torch.tensor(end).double()[:, None] * plain for end in (low, high))
+    slopes_are(claim, low, high)
     assert not claim.unknown
 
 
@@ -148,9 +143,7 @@ def test_constants_decide_as_they_are():
     network = Step(step)
     w = network.layer.weight.detach()
     exact = torch.stack([w[1], 2 * w[1], w[2] + w[1], w[1]])
-    claim = certify(network)
-    torch.testing.assert_close(claim.lowest, exact)
-    torch.testing.assert_close(claim.highest, exact)
+    slopes_are(certify(network), exact)
 
 
 def test_numbers_of_a_table_are_unknown_where_they_are_inputs():
@@ -163,8 +156,7 @@ def test_numbers_of_a_table_are_unknown_where_they_are_inputs():
 def test_a_network_that_cannot_run_is_refused():
     with pytest.raises(DataError, match="cannot run on samples of shape"):
         certify(nn.Sequential(nn.Linear(3, 4), nn.Linear(3, 4)))
-    with pytest.raises(DataError, match="a row for each sample"):
-        certify(Step(lambda h: h.sum()))
+    refuses(DataError, "a row for each sample", certify, Step(lambda h: h.sum()))
 
 
 def test_no_certificate_of_a_drawn_module_is_false():
@@ -245,8 +237,7 @@ def test_calls_that_are_linear_have_their_own_derivative_and_no_other(name):
     claim, x = certify(network, box=(-0.5, 2.0)), torch.full((1, 3), 0.75, dtype=torch.float64)
     rows = network(torch.cat([torch.eye(3).double(), torch.zeros(1, 3).double()])).flatten(1)
     matrix = (rows[:3] - rows[3]).T
-    torch.testing.assert_close(claim.lowest, matrix, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(claim.highest, matrix, rtol=1e-12, atol=1e-12)
+    slopes_are(claim, matrix, rtol=1e-12, atol=1e-12)
     assert claim.convex.all() and claim.concave.all()
     middle, far = network(x).flatten(), 1.25 * matrix.abs().sum(1)
     assert bool((claim.least <= middle - far + 1e-9).all())

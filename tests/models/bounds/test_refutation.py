@@ -14,6 +14,7 @@ from liftednet.errors import LiftedError
 from liftednet.models.bounds.curves import CURVES
 from liftednet.models.bounds.refutation import _Trial, refute
 from tests.models.networks import refuses
+from tests.models.programs.networks import Called
 
 
 def network():
@@ -47,16 +48,11 @@ def test_what_is_false_is_refuted_with_a_point(field):
 
 def test_training_inputs_are_tried():
     """Beyond 400 the slope is 2, where no draw of a scale of at most 100 falls."""
-
-    class Far(nn.Module):
-        def forward(self, x):
-            return x + (x - 1000.0).relu()
-
-    far, example = Far(), (torch.zeros(2, 1).double(),)
+    far, example = Called(lambda x: x + (x - 1000.0).relu()), (torch.zeros(2, 1).double(),)
     false = replace(certify(far, example), lipschitz=1.0, highest=torch.ones(1, 1).double())
     refute(far, false, example, None)
-    with pytest.raises(LiftedError, match="refuted"):
-        refute(far, false, example, (torch.tensor([[900.0], [1100.0], [1200.0]]),))
+    inputs = (torch.tensor([[900.0], [1100.0], [1200.0]]),)
+    refuses(LiftedError, "refuted", refute, far, false, example, inputs)
 
 
 def test_answers_that_overflow_refute_nothing():
@@ -72,24 +68,15 @@ def test_answers_that_overflow_refute_nothing():
 
 
 def test_a_jump_is_found_between_points():
-    class Jump(nn.Module):
-        def forward(self, x):
-            return x + 1e-6 * (x > 0.123).to(x)
-
     example = (torch.zeros(2, 1).double(),)
-    jump, line = Jump(), nn.Identity()
-    refuses(LiftedError, "refuted at x", refute, jump, certify(line, example), example, None)
+    jump, claim = Called(lambda x: x + 1e-6 * (x > 0.123).to(x)), certify(nn.Identity(), example)
+    refuses(LiftedError, "refuted at x", refute, jump, claim, example, None)
 
 
 def test_a_call_that_does_other_things_than_its_line_says_is_refused(monkeypatch):
     monkeypatch.setitem(CURVES, "sin", CURVES["tanh"])
-
-    class Wave(nn.Module):
-        def forward(self, x):
-            return (3.0 * x).sin()
-
-    with pytest.raises(LiftedError, match="does other things than it is known for"):
-        certify(Wave(), torch.zeros(2, 1).double())
+    wave, words = Called(lambda x: (3.0 * x).sin()), "does other things than it is known for"
+    refuses(LiftedError, words, certify, wave, torch.zeros(2, 1).double())
 
 
 def test_a_backward_pass_of_its_own_is_no_proof_against_a_network():
@@ -102,33 +89,21 @@ def test_a_backward_pass_of_its_own_is_no_proof_against_a_network():
         def backward(ctx, push):
             return 5.0 * push
 
-    class Own(nn.Module):
-        def forward(self, x):
-            return Straight.apply(x)
-
-    claim = certify(Own(), torch.zeros(2, 2).double())
+    claim = certify(Called(Straight.apply), torch.zeros(2, 2).double())
     assert claim.lipschitz == pytest.approx(1.0)
 
 
-def by_gradient(x):
-    return x if torch.is_grad_enabled() else -x
+ANSWERS = {
+    "gradients": lambda x: x if torch.is_grad_enabled() else -x,
+    "many rows": lambda x: x if len(x) <= 300 else -x,
+    "one row": lambda x: x if len(x) > 1 else -x,
+}
 
 
-def by_rows(x):
-    return x if len(x) <= 300 else -x
-
-
-def by_more_than_a_row(x):
-    return x if len(x) > 1 else -x
-
-
-@pytest.mark.parametrize("answer", [by_gradient, by_rows, by_more_than_a_row])
-def test_a_network_that_is_no_function_of_its_inputs_is_refused(answer):
-    class Own(nn.Module):
-        def forward(self, x):
-            return answer(x)
-
-    refuses(LiftedError, "one value was derived", certify, Own(), torch.zeros(2, 2).double())
+@pytest.mark.parametrize("by", ANSWERS)
+def test_a_network_that_is_no_function_of_its_inputs_is_refused(by):
+    own, words = Called(ANSWERS[by]), "one value was derived"
+    refuses(LiftedError, words, certify, own, torch.zeros(2, 2).double())
 
 
 @pytest.mark.parametrize("box", [None, (-2.0, 3.0)])

@@ -13,7 +13,7 @@ from liftednet.models.bounds import curves, intervals
 from liftednet.models.bounds.intervals import Units, steepest
 from liftednet.sets.polyhedron import nearest_in_polyhedron
 
-INF = math.inf
+INF, LITTLE = math.inf, Fraction(1, 10**12)
 
 
 def made(*ends):
@@ -38,6 +38,18 @@ def near(found, wanted):
 
 def same(found, wanted):
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+def between(table, units, low, high):
+    """Ask that derivatives of units lie between ends."""
+    same(table.low[units, :-1], low)
+    same(table.high[units, :-1], high)
+
+
+def bends(table, units, convex, concave):
+    """Ask which of some units are called convex, and which concave."""
+    assert table.convex[units, -1].tolist() == convex
+    assert table.concave[units, -1].tolist() == concave
 
 
 def zeros(n):
@@ -68,11 +80,9 @@ def test_a_matrix_is_as_steep_as_the_least_of_three_bounds_says():
     assert near(table.joint(windows), math.sqrt(3))  # of the 3 x 2 matrix of both rows
     assert table.joint(table.affine(x[None], torch.zeros(3, 2).double())) == 0
     both = table.affine(x[None], matrix([1.0, 2.0], [0.0, -1.0], [3.0, 0.5]), vector(4.0, -1.0))[0]
-    same(table.low[both, :-1], matrix([1.0, 0.0, 3.0], [2.0, -1.0, 0.5]))
-    same(table.high[both, :-1], matrix([1.0, 0.0, 3.0], [2.0, -1.0, 0.5]))
+    between(table, both, *2 * [matrix([1.0, 0.0, 3.0], [2.0, -1.0, 0.5])])
     assert table.low[both[0], 1] == 0 == table.high[both[0], 1]  # to the last bit
-    same(table.span(both)[0], vector(0.0, -4.5))
-    same(table.span(both)[1], vector(8.0, 2.5))
+    same(table.span(both), (vector(0.0, -4.5), vector(8.0, 2.5)))
 
 
 def test_shares_move_by_a_quarter_of_what_raises_and_lowers_them():
@@ -83,14 +93,12 @@ def test_shares_move_by_a_quarter_of_what_raises_and_lowers_them():
     rise, fall = a.clamp(min=0), (-a).clamp(min=0)
     most = (rise + fall.sum(1, keepdim=True) - fall) / 4
     least = -(fall + rise.sum(1, keepdim=True) - rise) / 4
-    same(table.high[share, :-1], most.T)
-    same(table.low[share, :-1], least.T)
+    between(table, share, least.T, most.T)
     assert table.span(share)[0].eq(0).all() and table.span(share)[1].eq(1).all()
     norm = float(torch.linalg.matrix_norm(a, 2))
     assert near(table.joint(share), norm / 2)
     # (log p_k)' is u_k' less a mean of all u_j'
-    same(table.low[logs, :-1], (a - a.amax(1, keepdim=True)).T)
-    same(table.high[logs, :-1], (a - a.amin(1, keepdim=True)).T)
+    between(table, logs, (a - a.amax(1, keepdim=True)).T, (a - a.amin(1, keepdim=True)).T)
     assert table.span(logs)[0].eq(-INF).all() and table.span(logs)[1].eq(0).all()
     assert near(table.joint(logs), (1 + math.sqrt(3)) * norm)
     assert table.concave[logs, -1].all() and not table.convex[torch.cat([share, logs]), -1].any()
@@ -108,32 +116,23 @@ def test_a_projection_moves_within_its_limits_and_what_they_hold_together():
     steep = table.affine(x[None], torch.diag(vector(2.0, -4.0, 1.0)))
     some, none, under = vector(1.0), vector(INF), vector(-INF)
     bound = table.projected(steep, matrix([1.0, 0.0, 0.0]), some, none)[0]
-    same(table.low[bound, :-1], torch.diag(vector(0.0, -4.0, 1.0)))
-    same(table.high[bound, :-1], torch.diag(vector(2.0, -4.0, 1.0)))
-    assert table.convex[bound, -1].all()  # max(u, l)
-    assert table.concave[bound, -1].tolist() == [False, True, True]
+    ends = (torch.diag(vector(end, -4.0, 1.0)) for end in (0.0, 2.0))
+    between(table, bound, *ends)
+    bends(table, bound, 3 * [True], [False, True, True])  # max(u, l)
     capped = table.projected(steep, matrix([1.0, 0.0, 0.0]), under, some)[0]
-    assert table.concave[capped, -1].all()
-    assert table.convex[capped, -1].tolist() == [False, True, True]
+    bends(table, capped, [False, True, True], 3 * [True])
     below = table.projected(steep, matrix([-1.0, 0.0, 0.0]), some, none)[0]  # u <= -l
-    assert (
-        table.convex[below, -1].tolist() == [False, True, True] and table.concave[below, -1].all()
-    )
+    bends(table, below, [False, True, True], 3 * [True])
     order = table.projected(steep, matrix([1.0, -1.0, 0.0]), under, some)[0]
     same(table.low[order, :-1], matrix([0.0, -2.0, 0.0], [0.0, -4.0, 0.0], [0.0, 0.0, 1.0]))
     same(table.high[order, :-1], matrix([2.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]))
-    assert (
-        table.convex[order, -1].tolist()
-        == table.concave[order, -1].tolist()
-        == [False, False, True]
-    )
+    bends(table, order, *2 * [[False, False, True]])
     total = table.projected(steep, matrix([1.0, 1.0, 0.0]), some, some)[0]
     same(table.low[total, :-1], matrix([0.0, -2.0, 0.0], [-1.0, -4.0, 0.0], [0.0, 0.0, 1.0]))
     same(table.high[total, :-1], matrix([2.0, 2.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]))
     assert table.joint(bound) <= 4 * (1 + 1e-8)  # nearest points are no farther apart
-    chain = table.projected(
-        steep, matrix([1.0, -1.0, 0.0], [0.0, 1.0, -1.0]), under.expand(2), some.expand(2)
-    )[0]
+    rows = matrix([1.0, -1.0, 0.0], [0.0, 1.0, -1.0])
+    chain = table.projected(steep, rows, under.expand(2), some.expand(2))[0]
     assert table.high[chain[0], 2] == pytest.approx(0.5)  # by the second unit, with the third
 
 
@@ -146,9 +145,7 @@ def test_a_projection_is_clipped_by_the_limits_of_one_unit():
     for end, wanted in zip(table.span(found), ((0.5, -INF, -INF), (8.0, INF, 3.0)), strict=True):
         torch.testing.assert_close(end, vector(*wanted), rtol=0, atol=1e-7)
     drawn = torch.Generator().manual_seed(0)
-    draws = matrix(*torch.empty(200, 3).uniform_(-1, 4, generator=drawn).tolist()) * vector(
-        2.0, -4.0, 1.0
-    )
+    draws = torch.empty(200, 3).uniform_(-1, 4, generator=drawn) * vector(2.0, -4.0, 1.0)
     ends = (x.expand(200, -1) for x in (lower, upper))
     nearest = nearest_in_polyhedron(rows, draws, *ends)
     low, high = table.span(found)
@@ -200,9 +197,7 @@ def test_what_is_unknown_stays_so_with_its_reason():
         table.projected(both, matrix([1.0, 1.0]), vector(1.0), vector(1.0)),
     ]  # fmt: skip
     for found in kept:
-        assert [table.reasons[n] for n in table.reason[found.flatten()]] == [
-            "a reason"
-        ] * found.numel()
+        assert {table.reasons[n] for n in table.reason[found.flatten()]} == {"a reason"}
     for found in (
         table.affine(both, matrix([1.0], [0.0])), table.bent(lost, curves.leaky(0.0), curves.LINE,
         which=torch.tensor([0])), table.sums(both, matrix([1.0, 0.0]), zeros(1), zeros(1)),
@@ -273,21 +268,19 @@ def test_no_rounding_moves_an_end_inwards(generator):
             pairs = [tuple(map(exact, row)) for row in zip(a[:, column], *x, strict=True)]
             least = sum(min(c * one, c * two) for c, one, two in pairs)
             most = sum(max(c * one, c * two) for c, one, two in pairs)
-            room = sum(abs(c) * max(abs(one), abs(two)) for c, one, two in pairs) * Fraction(
-                1, 10**12
-            )
+            room = sum(abs(c) * max(abs(one), abs(two)) for c, one, two in pairs) * LITTLE
             assert least - room <= exact(low[column, 0]) <= least
             assert most <= exact(high[column, 0]) <= most + room
         ends, slopes, shift = draw(2).sort().values, draw(2).sort().values, draw(1)
         corners = [exact(e) * exact(s) for e in ends for s in slopes]
         low, high = intervals._times(*ends[:, None], *slopes[:, None])
-        room = max(map(abs, corners)) * Fraction(1, 10**12)
+        room = max(map(abs, corners)) * LITTLE
         assert min(corners) - room <= exact(low) <= min(corners)
         assert max(corners) <= exact(high) <= max(corners) + room
         low, high = intervals._shifted(ends[:1], ends[1:], shift)
         for found, end, sign in ((low, ends[0], -1), (high, ends[1], 1)):
             off = sign * (exact(found) - exact(end) - exact(shift))
-            assert 0 <= off <= (abs(exact(end)) + abs(exact(shift))) * Fraction(1, 10**12)
+            assert 0 <= off <= (abs(exact(end)) + abs(exact(shift))) * LITTLE
         table, y = made(*ends.repeat(3, 1).tolist())
         c, off = draw(1, 3), draw(1).abs()
         found = table.sums(y[None], c, shift, off)
@@ -296,4 +289,4 @@ def test_no_rounding_moves_an_end_inwards(generator):
         for place, pick, sign in ((0, min, -1), (1, max, 1)):
             wanted = sum(map(pick, terms)) + exact(shift) + sign * exact(off)
             beyond = sign * (exact(table.span(found)[place]) - wanted)
-            assert 0 <= beyond <= size * Fraction(1, 10**12)
+            assert 0 <= beyond <= size * LITTLE

@@ -16,8 +16,9 @@ from liftednet import data, initialize_, lift
 from liftednet.errors import DataError, FitWarning
 from liftednet.losses import CrossEntropy, Loss, SquaredError
 from liftednet.models import Minibatch
+from tests.models.networks import refuses
 
-few = pytest.mark.filterwarnings("ignore::liftednet.errors.FitWarning")  # of few steps
+pytestmark = pytest.mark.filterwarnings("ignore::liftednet.errors.FitWarning")  # of few steps
 
 
 class Written(nn.Module):
@@ -92,7 +93,6 @@ NETWORKS: dict[str, tuple[tuple[int, ...], int, Callable[[Any, Tensor], Any]]] =
 }  # fmt: skip
 
 
-@few
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_forward_pass_of_everyday_idioms_is_read_trained_and_written(name, generator, capsys):
     shape, outputs, forward = NETWORKS[name]
@@ -158,31 +158,27 @@ def counted(s: Any, x: Tensor) -> Any:
     return s.three(s.one(x).relu() if len(x) % 2 else s.one(x).tanh())
 
 
-@pytest.mark.parametrize(
-    ("forward", "message"),
-    [
-        (through_a_view, r"first at linear in three \(test_everyday.*\).* changes a view in place"),
-        (counted, r"tanh in the network \(test_.*py:\d+\) and relu in .* torch.where"),
-        (assigned, r"setitem in the network \(test_everyday.*py:\d+\) assigns"),
-        (lambda s, x: (s.one(x), x), "returns one tensor of its inputs, and this returns tuple"),
-        (lambda s, x: x @ x.T + s.one(x).sum(), r"matmul in the network \(.*\) mixes samples"),
-        (lambda s, x: s.one(x) * float(len(x)), r"is off by .* first at mul in the network \(.*\d"),
-    ],
-)
+NOT_READ: list[tuple[Any, str]] = [
+    (through_a_view, r"first at linear in three \(test_everyday.*\).* changes a view in place"),
+    (counted, r"tanh in the network \(test_.*py:\d+\) and relu in .* torch.where"),
+    (assigned, r"setitem in the network \(test_everyday.*py:\d+\) assigns"),
+    (lambda s, x: (s.one(x), x), "returns one tensor of its inputs, and this returns tuple"),
+    (lambda s, x: x @ x.T + s.one(x).sum(), r"matmul in the network \(.*\) mixes samples"),
+    (lambda s, x: s.one(x) * float(len(x)), r"is off by .* first at mul in the network \(.*\d"),
+]
+
+
+@pytest.mark.parametrize(("forward", "message"), NOT_READ)
 def test_what_is_not_read_is_refused_with_its_line(forward, message) -> None:
-    with pytest.raises(DataError, match=message):
-        lift(Written(forward), torch.rand(2, 6), loss=CrossEntropy(), show=False)
+    refuses(DataError, message, lift, Written(forward), torch.rand(2, 6), loss=CrossEntropy())
 
 
 def convolutional() -> nn.Module:
-    """Return a network whose first layer is a convolution."""
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(144, 10)
-    )
+    first = nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2)
+    return nn.Sequential(*first, nn.Flatten(), nn.Linear(144, 10))
 
 
 def dense() -> nn.Module:
-    """Return a network of dense layers."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
@@ -194,7 +190,6 @@ def pictures() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return x / x.max(), y, x_test / x.max(), y_test
 
 
-@few
 @pytest.mark.parametrize("make", [convolutional, dense])
 def test_an_initialization_is_as_good_on_any_scale_of_the_data(make) -> None:
     """A network of x c with matrices W / c is that of x with W."""
@@ -209,6 +204,6 @@ def test_standardizing_what_no_layer_can_take_in_is_refused_before_work() -> Non
     x, y, *_ = pictures()
     network = convolutional()
     before = copy.deepcopy(network.state_dict())
-    with pytest.raises(DataError, match="data meet dense layers with a bias"):
-        initialize_(network, x, y, loss=CrossEntropy(), standardize=True)
+    words, options = "data meet dense layers with a bias", {"standardize": True}
+    refuses(DataError, words, initialize_, network, x, y, loss=CrossEntropy(), **options)
     assert all(value.equal(before[key]) for key, value in network.state_dict().items())

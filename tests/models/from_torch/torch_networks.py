@@ -220,6 +220,24 @@ class Cells(nn.Module):
         return self.out(f)
 
 
+class Translator(nn.Module):
+    """Cells that read all tokens, and others that write five of as many kinds as there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader, self.writer = nn.GRUCell(6, 9), nn.GRUCell(6, 9)
+        self.readout = nn.Linear(9, 6)
+
+    def forward(self, x: Tensor) -> Any:
+        state, written = None, []
+        for token in x.unbind(1):
+            state = self.reader(token, state)
+        for _ in range(5):
+            state = self.writer(torch.zeros_like(x[:, 0]), state)
+            written.append(self.readout(state))
+        return torch.stack(written, 1)
+
+
 class Words(nn.Module):
     """Recurrent layers on words, the missing ones left out of a mean."""
 
@@ -252,11 +270,13 @@ class Case:
         make: the network.
         shape: of a sample, floating point; or how many whole numbers there are in `words`.
         words: whole numbers are below this; 0 for floating point.
+        steps: how many answers it has, or 0 where it has one without an axis of steps.
     """
 
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
     words: int = 0
+    steps: int = 0
 
     def samples(self, count: int, generator: torch.Generator) -> Tensor:
         """Return samples, (count, ...)."""
@@ -264,17 +284,23 @@ class Case:
             return torch.randint(self.words, (count, *self.shape), generator=generator)
         return torch.randn(count, *self.shape, generator=generator)
 
+    def labels(self, count: int) -> Tensor:
+        """Return labels of three classes."""
+        shape = (count, self.steps) if self.steps else (count,)
+        return torch.arange(count * max(1, self.steps)).reshape(shape) % 3
+
 
 CASES = {
     "lenet": Case(LeNet, (1, 28, 28)),
     "vgg": Case(vgg, (3, 8, 8)),
-    "gpt": Case(GPT, (6,), 11),
+    "gpt": Case(GPT, (6,), 11, steps=6),
     "lstm": Case(lambda: Sequences(num_layers=2), (7, 3)),
     "gru": Case(lambda: Sequences(nn.GRU, num_layers=2), (5, 3)),
     "rnn": Case(lambda: Sequences(nn.RNN, nonlinearity="relu"), (5, 3)),
     "last state": Case(LastState, (4, 3)),
     "own function": Case(Quantized, (6,)),
     "cells": Case(Cells, (3, 3)),
+    "translator": Case(Translator, (8, 6), steps=5),
     "words": Case(Words, (4,), 9),
     "rare activations": Case(rare, (4,)),
     "tied": Case(Tied, (6,)),

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import cvxpy as cp
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from liftednet import (
-    LiftedClassifier,
-    LiftedRegressor,
-    certify,
-    invert,
-    robustness_radius,
-    to_cvxpy,
-)
+from liftednet import LiftedClassifier, LiftedRegressor, certify, invert, robustness_radius
 from liftednet.errors import DataError, DeclarationError, SolverError
 from tests.models.networks import refuses
-from tests.models.programs.networks import drawn, values
+from tests.models.programs.networks import drawn, grid, stated, values
 
 RNG = np.random.default_rng(0)
 
 
 def test_an_input_is_found_and_all_others_on_its_piece() -> None:
     network = drawn(nn.Linear(4, 8), nn.LeakyReLU(0.1), nn.Linear(8, 2))
-    x: Any = cp.Variable(4)
-    stated = to_cvxpy(network, x, box=(-1, 1))
+    x, program = stated(network, 4)
     wanted = values(network, [0.3, -0.2, 0.1, 0.4])[0]
-    found = invert(stated, wanted, prior=np.zeros(4), constraints=[x[0] >= 0.1])
+    found = invert(program, wanted, prior=np.zeros(4), constraints=[x[0] >= 0.1])
     np.testing.assert_allclose(values(network, found.x)[0], wanted, atol=1e-6)
     assert found.x[0] >= 0.1 - 1e-7
     assert np.linalg.norm(found.x) <= np.linalg.norm([0.3, -0.2, 0.1, 0.4]) + 1e-9
@@ -48,31 +38,30 @@ def test_an_input_is_found_and_all_others_on_its_piece() -> None:
 
 def test_an_output_that_no_input_gives_is_told() -> None:
     network = drawn(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
-    stated = to_cvxpy(network, cp.Variable(2), box=(-1, 1))
-    refuses(SolverError, "no input meets", lambda: invert(stated, [1e3]))
-    refuses(DataError, "shape", lambda: invert(stated, [1.0, 2.0]))
-    with pytest.raises(DeclarationError, match="one sample"):
-        invert(to_cvxpy(network, cp.Variable((2, 2)), box=(-1, 1)), np.zeros((2, 1)))
-    far = to_cvxpy(drawn(nn.Linear(2, 4), nn.Tanh()), cp.Variable(2), box=(-1, 1))
-    refuses(SolverError, "no input meets", lambda: invert(far, [0.9, 0.9, -0.9, 0.9]))
+    _, program = stated(network, 2)
+    refuses(SolverError, "no input meets", invert, program, [1e3])
+    refuses(DataError, "shape", invert, program, [1.0, 2.0])
+    _, several = stated(network, (2, 2))
+    refuses(DeclarationError, "one sample", invert, several, np.zeros((2, 1)))
+    _, far = stated(drawn(nn.Linear(2, 4), nn.Tanh()), 2)
+    refuses(SolverError, "no input meets", invert, far, [0.9, 0.9, -0.9, 0.9])
 
 
 @pytest.mark.parametrize("activation", [nn.Tanh(), nn.GELU()], ids=repr)
 def test_a_smooth_network_is_inverted_with_a_proof(activation) -> None:
     network = drawn(nn.Linear(2, 6), activation, nn.Linear(6, 1), seed=2)
-    stated = to_cvxpy(network, cp.Variable(2), box=(-2, 2))
+    _, program = stated(network, 2, -2, 2)
     wanted = values(network, [1.2, -0.8])[0]
-    found = invert(stated, wanted, prior=[0.5, 0.5])
+    found = invert(program, wanted, prior=[0.5, 0.5])
     assert found.optimum.proven and found.optimum.gap <= 1e-2
     np.testing.assert_allclose(values(network, found.x)[0], wanted, atol=1e-6)
-    grid = np.stack(np.meshgrid(*[np.linspace(-2, 2, 1001)] * 2), -1).reshape(-1, 2)
-    near = np.abs(values(network, grid)[:, 0] - wanted) < 2e-3
-    closest = np.linalg.norm(grid[near] - 0.5, axis=1).min()
+    plane = grid(-2, 2, 1001)
+    near = np.abs(values(network, plane)[:, 0] - wanted) < 2e-3
+    closest = np.linalg.norm(plane[near] - 0.5, axis=1).min()
     assert found.optimum.bound <= found.optimum.value <= closest * 1.02 + 1e-2
     beside = found.x + 1e-5 * RNG.normal(size=(20, 2))
-    np.testing.assert_allclose(
-        beside @ found.slopes.T + found.offset, values(network, beside), atol=1e-7
-    )
+    affine = beside @ found.slopes.T + found.offset
+    np.testing.assert_allclose(affine, values(network, beside), atol=1e-7)
 
 
 @pytest.mark.parametrize("kind", ["tanh", "relu"])
@@ -88,12 +77,11 @@ def test_the_inputs_of_all_steps_of_a_recurrence_are_found(kind) -> None:
 
     network = drawn(Last())[0]
     x = RNG.uniform(-1, 1, (1, 3, 2))
-    variable: Any = cp.Variable(6)
-    stated = to_cvxpy(network, variable, box=(-1, 1), example=torch.from_numpy(x))
+    variable, program = stated(network, 6, example=torch.from_numpy(x))
     wanted = values(network, x)[0]
-    np.testing.assert_allclose(stated.composition.forward(x.reshape(6)), wanted, rtol=1e-9)
+    np.testing.assert_allclose(program.composition.forward(x.reshape(6)), wanted, rtol=1e-9)
     limits = [variable[0] >= 0.3]  # any gap will do: a norm is at least 0
-    found = invert(stated, wanted, np.zeros(6), limits, gap=1.0)
+    found = invert(program, wanted, np.zeros(6), limits, gap=1.0)
     off = 1.01e-7 * np.abs(wanted).max()  # what counts as kept
     np.testing.assert_allclose(values(network, found.x.reshape(1, 3, 2))[0], wanted, 0, off)
     assert found.x[0] >= 0.3 - 1e-6 and np.abs(found.x).max() <= 1 + 1e-6
@@ -102,20 +90,20 @@ def test_the_inputs_of_all_steps_of_a_recurrence_are_found(kind) -> None:
 def test_exact_ranges_are_attained_and_inside_those_of_intervals() -> None:
     network = drawn(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2))
     about, exact = (certify(network, box=(-1, 1), exact=exact) for exact in (False, True))
-    grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, 301)] * 2), -1).reshape(-1, 2)
-    found = values(network, grid)
+    found = values(network, grid(-1, 1, 301))
     least, most = exact.least.numpy(), exact.most.numpy()
     span = (most - least).max()
     assert (least <= found.min(0)).all() and (found.max(0) <= most).all()
     assert np.abs(least - found.min(0)).max() < 0.02 * span
     assert np.abs(most - found.max(0)).max() < 0.02 * span
     assert bool((exact.least >= about.least).all()) and bool((exact.most < about.most).any())
-    refuses(DeclarationError, "box", lambda: certify(network, exact=True))
+    refuses(DeclarationError, "box", certify, network, exact=True)
 
 
-@pytest.mark.parametrize(
-    ("activation", "gap"), [(nn.Hardtanh(), 1e-6), (nn.Tanh(), 1e-3)], ids=repr
-)
+GAPS = [(nn.Hardtanh(), 1e-6), (nn.Tanh(), 1e-3)]
+
+
+@pytest.mark.parametrize(("activation", "gap"), GAPS, ids=repr)
 def test_exact_slopes_are_attained_where_they_say(activation, gap) -> None:
     parts = nn.Linear(2, 4), activation, nn.BatchNorm1d(4), nn.Linear(4, 3), activation
     network = drawn(*parts, nn.Linear(3, 1)).eval()
@@ -165,15 +153,15 @@ def test_a_limit_of_time_leaves_a_radius_that_lines_prove(draw: np.random.Genera
 
 
 def test_what_has_no_radius_is_refused() -> None:
-    refuses(DataError, "norm", lambda: robustness_radius(nn.Linear(2, 2), np.zeros(2), norm=1))
+    line = nn.Linear(2, 2)
+    refuses(DataError, "norm", robustness_radius, line, np.zeros(2), norm=1)
     regression = LiftedRegressor((2,), max_iter=1).fit(np.eye(2), [0.0, 1.0])
-    refuses(DataError, "no class to keep", lambda: robustness_radius(regression, np.zeros(2)))
-    refuses(DataError, "finite", lambda: robustness_radius(nn.Linear(2, 2), [0.0, math.nan]))
-    refuses(DataError, "numbers", lambda: robustness_radius(nn.Linear(2, 2), ["0", "one"]))
-    refuses(DataError, "box", robustness_radius, nn.Linear(2, 2), np.full(2, 5.0), box=(0, 1))
+    refuses(DataError, "no class to keep", robustness_radius, regression, np.zeros(2))
+    refuses(DataError, "finite", robustness_radius, line, [0.0, math.nan])
+    refuses(DataError, "numbers", robustness_radius, line, ["0", "one"])
+    refuses(DataError, "box", robustness_radius, line, np.full(2, 5.0), box=(0, 1))
     same = nn.Linear(2, 2)
-    nn.init.zeros_(same.weight)
-    nn.init.constant_(same.bias, 1.0)
     with torch.no_grad():
-        same.bias[0] = 2.0
+        same.weight.zero_()
+        same.bias.copy_(torch.tensor([2.0, 1.0]))
     refuses(SolverError, "another answer", robustness_radius, same, np.zeros(2), box=(-1, 1))

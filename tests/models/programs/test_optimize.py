@@ -13,36 +13,57 @@ from torch import nn
 from liftednet import optimize, to_cvxpy
 from liftednet.errors import DataError, DeclarationError, SolverError
 from tests.models.networks import refuses
-from tests.models.programs.networks import chain, values
+from tests.models.programs.networks import by_highs, chain, grid, stated, values
 
 RNG = np.random.default_rng(0)
 
 
 def test_a_proven_maximum_is_attained_and_above_all_samples() -> None:
     network = chain(4, 12, 8, 1)
-    x: Any = cp.Variable(4)
-    stated = to_cvxpy(network, x, box=(-1, 1))
-    best = optimize(stated, cp.Maximize(stated.output[0]), gap=1e-6)
+    x, found = stated(network, 4)
+    best = optimize(found, cp.Maximize(found.output[0]), gap=1e-6)
     assert best.proven and best.gap <= 1e-6 and best.bound >= best.value - 1e-9 * abs(best.value)
     assert values(network, x.value)[0][0] == pytest.approx(best.value, rel=1e-9)
-    assert stated.output.value[0] == pytest.approx(best.value, rel=1e-12)
+    assert found.output.value[0] == pytest.approx(best.value, rel=1e-12)
     assert values(network, best.x)[0][0] >= best.first[0] - 1e-9
     assert values(network, RNG.uniform(-1, 1, (20_000, 4))).max() <= best.bound
-    by_cvxpy = cp.Problem(cp.Maximize(stated.output[0]), stated.constraints)
-    assert by_cvxpy.solve(solver="HIGHS", mip_rel_gap=1e-8) == pytest.approx(best.value, rel=1e-5)
+    assert by_highs(cp.Maximize(found.output[0]), found) == pytest.approx(best.value, rel=1e-5)
+
+
+LIMITED: dict[str, tuple[Any, Any, Any, float]] = {
+    "halved boxes": (
+        chain(3, 8, 6, 2, seed=4), lambda x, y: y[0] - 0.5 * y[1] + x[2],
+        lambda x, _: [cp.sum(x) == 0.3, x[0] - 2 * x[1] <= 0.4, x[2] <= 0.5], 2e-5,
+    ),
+    "split units": (
+        chain(20, 6, 1, seed=1), lambda x, y: y[0] - x[3],
+        lambda x, y: [cp.sum(x) <= 1, x[0] + x[1] >= 0.5, y[0] <= 20], 2e-4,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_what_is_proven_under_linear_constraints_is_what_highs_finds(name) -> None:
+    network, aim, limits, near = LIMITED[name]
+    x, found = stated(network, network[0].in_features)
+    objective, held = cp.Maximize(aim(x, found.output)), limits(x, found.output)
+    best = optimize(found, objective, held, gap=near / 2)
+    assert best.proven
+    assert all(np.max(one.violation()) < 1e-6 for one in held)
+    wanted = by_highs(objective, found, *held)
+    assert best.value == pytest.approx(wanted, rel=near) and best.bound >= wanted * (1 - 1e-9)
 
 
 def test_constraints_on_inputs_outputs_and_other_variables_hold() -> None:
     network = chain(3, 8, 2, seed=1)
-    x: Any = cp.Variable(3)
     slack: Any = cp.Variable(nonneg=True)
-    stated = to_cvxpy(network, x, box=(-1, 1))
-    limits = [cp.sum(x) == 0.3, stated.output[1] <= 0.2 + slack, cp.norm(x, 1) <= 1.5]
-    best = optimize(stated, cp.Maximize(stated.output[0] - 5 * slack), limits)
+    x, found = stated(network, 3)
+    limits = [cp.sum(x) == 0.3, found.output[1] <= 0.2 + slack, cp.norm(x, 1) <= 1.5]
+    best = optimize(found, cp.Maximize(found.output[0] - 5 * slack), limits)
     assert best.proven
     assert all(np.max(one.violation()) < 1e-6 for one in limits)
-    grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, 41)] * 2), -1).reshape(-1, 2)
-    points = np.column_stack([grid, 0.3 - grid.sum(1)])
+    plane = grid(-1, 1, 41)
+    points = np.column_stack([plane, 0.3 - plane.sum(1)])
     points = points[(np.abs(points).max(1) <= 1) & (np.abs(points).sum(1) <= 1.5)]
     y = values(network, points)
     reached = (y[:, 0] - 5 * np.maximum(y[:, 1] - 0.2, 0)).max()
@@ -52,10 +73,9 @@ def test_constraints_on_inputs_outputs_and_other_variables_hold() -> None:
 @pytest.mark.parametrize("activation", [nn.ReLU(), nn.Tanh()], ids=repr)
 def test_a_target_that_is_attained_is_proven_by_its_sign(activation) -> None:
     network = chain(5, 20, 20, 1, activation=activation, seed=4)
-    x: Any = cp.Variable(5)
-    stated = to_cvxpy(network, x, box=(-1, 1), mixed_integer=True)
-    distance = cp.sum_squares(stated.output - values(network, [0.3] * 5)[0])
-    best = optimize(stated, cp.Minimize(distance))
+    x, found = stated(network, 5, mixed_integer=True)
+    distance = cp.sum_squares(found.output - values(network, [0.3] * 5)[0])
+    best = optimize(found, cp.Minimize(distance))
     assert best.proven and best.bound == 0 and best.nodes < 100
     assert values(network, x.value)[0] == pytest.approx(values(network, [0.3] * 5)[0], abs=1e-4)
 
@@ -63,12 +83,10 @@ def test_a_target_that_is_attained_is_proven_by_its_sign(activation) -> None:
 @pytest.mark.parametrize("activation", [nn.Tanh(), nn.GELU()], ids=repr)
 def test_smooth_networks_are_refined_until_the_gap(activation) -> None:
     network = chain(2, 5, 1, activation=activation, seed=3)
-    x: Any = cp.Variable(2)
-    stated = to_cvxpy(network, x, box=(-1, 1), mixed_integer=True)
-    best = optimize(stated, cp.Maximize(stated.output[0]), gap=1e-3)
+    x, found = stated(network, 2, mixed_integer=True)
+    best = optimize(found, cp.Maximize(found.output[0]), gap=1e-3)
     assert best.proven
-    grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, 201)] * 2), -1).reshape(-1, 2)
-    most = values(network, grid).max()
+    most = values(network, grid(-1, 1, 201)).max()
     assert most <= best.bound + 1e-9 and best.value >= most - 1e-6
     assert values(network, x.value)[0][0] == pytest.approx(best.value, rel=1e-9)
 
@@ -78,17 +96,16 @@ def test_a_convex_problem_has_the_bound_of_its_dual() -> None:
     with torch.no_grad():
         network[2].weight.abs_()
     x: Any = cp.Variable(6)
-    stated = to_cvxpy(network, x)
-    best = optimize(stated, cp.Minimize(stated.output[0] + cp.sum_squares(x)), gap=1e-7)
+    found = to_cvxpy(network, x)
+    best = optimize(found, cp.Minimize(found.output[0] + cp.sum_squares(x)), gap=1e-7)
     assert best.proven and abs(best.value - best.bound) <= 1e-7 * abs(best.value)
-    refuses(DeclarationError, "mixed_integer=True", optimize, stated, cp.Maximize(stated.output[0]))
+    refuses(DeclarationError, "mixed_integer=True", optimize, found, cp.Maximize(found.output[0]))
 
 
 def test_a_limit_of_time_leaves_a_bound() -> None:
     network = chain(10, 40, 40, 1)
-    x: Any = cp.Variable(10)
-    stated = to_cvxpy(network, x, box=(-1, 1), seconds=0.2)
-    best = optimize(stated, cp.Maximize(stated.output[0]), seconds=0.5)
+    _, found = stated(network, 10, seconds=0.2)
+    best = optimize(found, cp.Maximize(found.output[0]), seconds=0.5)
     assert not best.proven and "not proven" in str(best)
     assert best.value < best.bound
     assert values(network, best.x)[0][0] == pytest.approx(best.value, rel=1e-9)
@@ -96,21 +113,19 @@ def test_a_limit_of_time_leaves_a_bound() -> None:
 
 def test_what_cannot_be_solved_is_refused() -> None:
     network = chain(2, 4, 1)
-    x: Any = cp.Variable(2)
     free: Any = cp.Variable()
-    stated = to_cvxpy(network, x, box=(-1, 1))
-    y = stated.output[0]
-    best = cp.Maximize(y)
+    x, found = stated(network, 2)
+    y, best = found.output[0], cp.Maximize(found.output[0])
     refused: list[tuple[Any, Any, Any, Any, str]] = [
-        (stated, best, [cp.sum(x) >= 3], SolverError, "no input meets"),
-        (stated, cp.Maximize(y + free), [], SolverError, "no best value"),
-        (stated, cp.Maximize(cp.square(y)), [], DeclarationError, "not convex"),
-        (stated, cp.Maximize(stated.output), [], DeclarationError, "one number"),
-        (stated, best, cp.sum(x) <= 1, DeclarationError, "must be a list"),
-        (stated, y, [], DeclarationError, r"cp\.Minimize"),
+        (found, best, [cp.sum(x) >= 3], SolverError, "no input meets"),
+        (found, cp.Maximize(y + free), [], SolverError, "no best value"),
+        (found, cp.Maximize(cp.square(y)), [], DeclarationError, "not convex"),
+        (found, cp.Maximize(found.output), [], DeclarationError, "one number"),
+        (found, best, cp.sum(x) <= 1, DeclarationError, "must be a list"),
+        (found, y, [], DeclarationError, r"cp\.Minimize"),
         (network, best, [], DataError, r"to_cvxpy\(model.* returns, got Sequential"),
     ]
     for given, objective, limits, error, words in refused:
         refuses(error, words, optimize, given, objective, limits)
-    refuses(DataError, "x0", lambda: optimize(stated, cp.Maximize(y), x0=np.zeros(3)))
-    refuses(DataError, "gap", lambda: optimize(stated, cp.Maximize(y), gap=0.0))
+    refuses(DataError, "x0", optimize, found, best, x0=np.zeros(3))
+    refuses(DataError, "gap", optimize, found, best, gap=0.0)

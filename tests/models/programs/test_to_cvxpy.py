@@ -17,8 +17,8 @@ from liftednet.layers import dense
 from liftednet.losses import SquaredError
 from liftednet.models import Lifted, LiftedMLP, Minibatch, input_convex
 from tests.models.networks import refuses
-from tests.models.programs.networks import drawn as of_drawn_weights
-from tests.models.programs.networks import values
+from tests.models.programs import networks
+from tests.models.programs.networks import Called, by_highs, grid, stated, values
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (200, 2)) * [1, 10] + [0, 5]
@@ -26,13 +26,7 @@ Y = np.abs(X[:, 0]) + (X[:, 1] / 10) ** 2
 
 
 def drawn(*parts: nn.Module) -> Any:
-    return of_drawn_weights(*parts, dtype=torch.float32)
-
-
-def solved(objective, network, *constraints):
-    problem = cp.Problem(objective, [*network.constraints, *constraints])
-    problem.solve(solver="HIGHS", mip_feasibility_tolerance=1e-9, mip_rel_gap=1e-9)
-    return problem.value
+    return networks.drawn(*parts, dtype=torch.float32)
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning")
@@ -43,10 +37,10 @@ def test_neither_rows_of_inputs_nor_weights_of_zero_warn() -> None:
         network[0].weight.abs_()[:, 0] = 0.0
         network[2].weight.abs_()
     x: Any = cp.Variable((3, 2))
-    stated = to_cvxpy(network, x)
-    cp.Problem(cp.Minimize(cp.sum(stated.output)), [x >= -1, x <= 1]).solve(solver="CLARABEL")
+    found = to_cvxpy(network, x)
+    cp.Problem(cp.Minimize(cp.sum(found.output)), [x >= -1, x <= 1]).solve(solver="CLARABEL")
     least = network(torch.tensor([[0.0, -1.0]])).item()  # it rises in the second input
-    np.testing.assert_allclose(stated.output.value, [[least]] * 3, atol=1e-6)
+    np.testing.assert_allclose(found.output.value, [[least]] * 3, atol=1e-6)
 
 
 @pytest.mark.parametrize("activation", [ReLU(), Softplus()], ids=repr)
@@ -59,10 +53,7 @@ def test_cvxpy_finds_input_convex_networks_convex(activation) -> None:
     assert (network.kind, network.constraints, network.exact) == ("convex", [], True)
     problem = cp.Problem(cp.Minimize(network.output[0]), [x >= [-1, -5], x <= [1, 15], x[0] >= 0.1])
     problem.solve(solver="CLARABEL")
-    grid = np.stack(np.meshgrid(np.linspace(0.1, 1, 60), np.linspace(-5, 15, 60)), -1).reshape(
-        -1, 2
-    )
-    wanted = model.forward(grid)[:, 0].numpy()
+    wanted = model.forward(grid([0.1, -5], [1, 15], 60))[:, 0].numpy()
     scale = np.abs(wanted).max()
     assert problem.value <= wanted.min() + 1e-6 * scale
     assert abs(float(model.forward(x.value[None])) - problem.value) <= 2e-6 * scale
@@ -81,28 +72,21 @@ def test_a_concave_network_is_concave_and_one_without_layers_affine() -> None:
     assert to_cvxpy(nn.Linear(2, 3), x).kind == "affine"
 
 
-SHAPES = {
-    "relu": nn.ReLU(),
-    "leaky": nn.LeakyReLU(0.2),
-    "prelu": nn.PReLU(),
-    "hardtanh": nn.Hardtanh(),
-    "relu6": nn.ReLU6(),
-    "hard sigmoid": nn.Hardsigmoid(),
-    "soft shrinkage": nn.Softshrink(0.3),
-}
+SHAPES = [
+    nn.ReLU(), nn.LeakyReLU(0.2), nn.PReLU(), nn.Hardtanh(), nn.ReLU6(), nn.Hardsigmoid(),
+    nn.Softshrink(0.3),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_networks_linear_in_pieces_are_exact(name) -> None:
-    network = drawn(nn.Linear(2, 6), SHAPES[name], nn.Linear(6, 6), SHAPES[name], nn.Linear(6, 2))
-    x: Any = cp.Variable(2)
-    found = to_cvxpy(network, x, box=(-1, [1, 0.5]))
+@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+def test_networks_linear_in_pieces_are_exact(shape) -> None:
+    network = drawn(nn.Linear(2, 6), shape, nn.Linear(6, 6), shape, nn.Linear(6, 2))
+    x, found = stated(network, 2, -1, [1, 0.5])
     assert found.kind == "mixed-integer"
     network = network.double()
     for sign in (1, -1):
-        value = solved(cp.Maximize(sign * found.output[1]), found)
-        grid = np.stack(np.meshgrid(np.linspace(-1, 1, 101), np.linspace(-1, 0.5, 101)), -1)
-        assert value >= (sign * values(network, grid.reshape(-1, 2))[:, 1]).max() - 1e-6
+        value = by_highs(cp.Maximize(sign * found.output[1]), found)
+        assert value >= (sign * values(network, grid(-1, [1, 0.5], 101))[:, 1]).max() - 1e-6
         np.testing.assert_allclose(found.output.value, values(network, x.value)[0], atol=1e-6)
 
 
@@ -124,9 +108,8 @@ class Residual(nn.Module):
 def test_convolution_pooling_and_residual_sums_are_exact() -> None:
     network = drawn(Residual())
     network[0].norm.running_mean.fill_(0.2)
-    x: Any = cp.Variable(16)
-    found = to_cvxpy(network.eval(), x, box=(-0.05, 0.05), example=torch.zeros(1, 1, 4, 4))
-    value = solved(cp.Minimize(found.output[0]), found)
+    x, found = stated(network.eval(), 16, -0.05, 0.05, example=torch.zeros(1, 1, 4, 4))
+    value = by_highs(cp.Minimize(found.output[0]), found)
     network = network.double()
     with torch.no_grad():
         there = network(torch.from_numpy(x.value).view(1, 1, 4, 4))
@@ -135,13 +118,13 @@ def test_convolution_pooling_and_residual_sums_are_exact() -> None:
     assert float(there) == pytest.approx(value, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    "activation", [nn.Tanh(), nn.Softplus(), nn.GELU(), nn.Hardswish()], ids=repr
-)
+SMOOTH = [nn.Tanh(), nn.Softplus(), nn.GELU(), nn.Hardswish()]
+
+
+@pytest.mark.parametrize("activation", SMOOTH, ids=repr)
 def test_relaxations_hold_the_network_itself(activation) -> None:
     network = drawn(nn.Linear(2, 5), activation, nn.Linear(5, 3), activation, nn.Linear(3, 2))
-    x: Any = cp.Variable(2)
-    found = to_cvxpy(network, x, box=(-2, 2), mixed_integer=True)
+    x, found = stated(network, 2, -2, 2, mixed_integer=True)
     assert found.kind == "relaxation" and found.whole == 0
     low, high = found.range()
     network = network.double()
@@ -157,13 +140,12 @@ def test_relaxations_hold_the_network_itself(activation) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_an_estimator_takes_and_gives_units_of_the_data() -> None:
     model = LiftedRegressor((8,), max_iter=20, random_state=0).fit(X, 1000 * Y + 5000)
-    x: Any = cp.Variable(2)
-    found = to_cvxpy(model, x, box=(X.min(0), X.max(0)), mixed_integer=True)
-    value = solved(cp.Maximize(found.output[0]), found)
+    x, found = stated(model, 2, X.min(0), X.max(0), mixed_integer=True)
+    value = by_highs(cp.Maximize(found.output[0]), found)
     assert value == pytest.approx(model.predict(x.value[None]).item(), rel=1e-6)
     assert value >= model.predict(X).max() * (1 - 1e-6)
-    exported = to_cvxpy(to_torch(model.model_), x, box=(X.min(0), X.max(0)), mixed_integer=True)
-    assert solved(cp.Maximize(exported.output[0]), exported) == pytest.approx(value, rel=1e-6)
+    _, exported = stated(to_torch(model.model_), 2, X.min(0), X.max(0), mixed_integer=True)
+    assert by_highs(cp.Maximize(exported.output[0]), exported) == pytest.approx(value, rel=1e-6)
 
 
 def test_inputs_that_are_parameters_compile_once() -> None:
@@ -189,9 +171,8 @@ def test_states_within_bounds_are_cut_off() -> None:
     h = network.state(ReLU(), dense(network.input(2), 5), bounds=(0.1, 0.6))
     network.loss(SquaredError(), dense(h, 1))
     model = Lifted(network, method=Minibatch(epochs=3), seed=0).fit(X, Y[:, None])
-    x: Any = cp.Variable(2)
-    found = to_cvxpy(model, x, box=(X.min(0), X.max(0)))
-    value = solved(cp.Minimize(found.output[0]), found)
+    x, found = stated(model, 2, X.min(0), X.max(0))
+    value = by_highs(cp.Minimize(found.output[0]), found)
     assert value == pytest.approx(float(model.forward(x.value[None])), rel=1e-5, abs=1e-5)
     assert value <= float(model.forward(X).min()) + 1e-5
 
@@ -200,21 +181,8 @@ def test_what_cannot_stand_in_a_problem_is_refused() -> None:
     x: Any = cp.Variable(2)
     relu = drawn(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3))
 
-    class Chosen(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(2, 3)
-
-        def forward(self, x):
-            u = self.linear(x)
-            return u.gather(1, (x[:, :1] > 0).long())
-
-    class Gamma(nn.Module):
-        def forward(self, u):
-            return torch.lgamma(u)
-
-    own, gamma = Chosen(), nn.Sequential(relu, Gamma())
-    named = nn.Sequential(*relu, nn.Softmax(1))
+    own = nn.Sequential(nn.Linear(2, 3), Called(lambda u: u.gather(1, (u[:, :1] > 0).long())))
+    gamma, named = nn.Sequential(relu, Called(torch.lgamma)), nn.Sequential(*relu, nn.Softmax(1))
     box: Any = (-1, 1)
     refused: list[tuple[Any, Any, Any, Any, str]] = [
         (relu, x, None, DataError, "box="),
@@ -238,9 +206,10 @@ def test_what_cannot_stand_in_a_problem_is_refused() -> None:
 def test_whole_numbers_are_left_to_cvxpy() -> None:
     network = drawn(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
     x = cp.Variable(2, integer=True, bounds=[-3, 3])
-    stated = to_cvxpy(network, x)
-    refuses(DeclarationError, "HIGHS", lambda: optimize(stated, cp.Maximize(stated.output[0])))
-    best = cp.Problem(cp.Maximize(stated.output[0]), stated.constraints).solve(solver="HIGHS")
+    found = to_cvxpy(network, x)
+    most = cp.Maximize(found.output[0])
+    refuses(DeclarationError, "HIGHS", optimize, found, most)
+    best = by_highs(most, found)
     points = torch.tensor([[a, b] for a in range(-3, 4) for b in range(-3, 4)], dtype=torch.float32)
     with torch.no_grad():
         assert best == pytest.approx(float(network(points).max()), rel=1e-5)
@@ -249,8 +218,7 @@ def test_whole_numbers_are_left_to_cvxpy() -> None:
 def test_a_convex_network_keeps_within_a_box_that_is_given() -> None:
     """A line: its largest value over the box is at the corner that its signs say."""
     line = torch.nn.Linear(3, 1).double()
-    x = cp.Variable(3)
-    found = to_cvxpy(line, x, box=(-1.0, 2.0))
+    x, found = stated(line, 3, -1.0, 2.0)
     best = optimize(found, cp.Maximize(found.output[0]))
     weights = line.weight[0].detach()
     corner = torch.where(weights > 0, 2.0, -1.0).double()

@@ -30,12 +30,7 @@ from liftednet.solvers import choose, solve
 from liftednet.solvers.compiled import loops, pivot_rows, recurrent_rows, solvers
 from liftednet.solvers.compiled.lanes import LANES, compiled, filled
 from liftednet.solvers.compiled.loops import ramp
-from liftednet.solvers.compiled.solvers import (
-    CompiledDescent,
-    CompiledNewton,
-    CompiledSimplex,
-    CoordinateDescent,
-)
+from liftednet.solvers.compiled.solvers import CompiledDescent, CompiledNewton, CompiledSimplex
 from tests.draws import normal
 
 KNOWN: list[Activation] = [
@@ -54,13 +49,14 @@ SAMPLES, UNITS, OUTPUTS = 2 * LANES + 5, 5, 4  # whole blocks and a part of one
 
 def states(activation: Activation, dtype: torch.dtype, samples: int = SAMPLES) -> StateFit:
     """Return a fit below two links, one with an offset for every sample and phi(0) not 0."""
-    squared, curved = joint(activations.ReLU()), joint(activations.Sigmoid())
-    w, c, t = normal(UNITS, 3), normal(3, seed=1), normal(samples, 3, seed=2).relu()
-    first = Link(squared, w.to(dtype), c.to(dtype), t.to(dtype), 0.6)
-    w, c = normal(UNITS, 9, seed=3), normal(samples, 9, seed=4)
-    t = normal(samples, 9, seed=5).sigmoid()
-    links = first, Link(curved, w.to(dtype), c.to(dtype), t.to(dtype), 1.5)
-    return StateFit(joint(activation), normal(samples, UNITS, seed=6).to(dtype), links, 0.7)
+    links, source = [], torch.Generator().manual_seed(0)
+    for above, columns, lam in ((activations.ReLU(), 3, 0.6), (activations.Sigmoid(), 9, 1.5)):
+        offset = (columns,) if columns == 3 else (samples, columns)
+        w, c, t = (normal(*s, seed=source) for s in ((UNITS, columns), offset, (samples, columns)))
+        t = above.forward(t).to(dtype)
+        links.append(Link(joint(above), w.to(dtype), c.to(dtype), t, lam))
+    u = normal(samples, UNITS, seed=source).to(dtype)
+    return StateFit(joint(activation), u, tuple(links), 0.7)
 
 
 def outputs(samples: int = SAMPLES, dtype: torch.dtype = torch.float64) -> OutputFit:
@@ -300,7 +296,7 @@ def test_loops_compiled_beside_have_the_types_of_the_calls() -> None:
     y = torch.eye(3)
     simplex = OutputFit(SimplexCrossEntropy(), y, tight(activations.SimplexProjection()), y)
     problems: list[tuple[Any, Any]] = [
-        (CoordinateDescent(), fit(L1(0.5))), (CoordinateDescent(), fit(GroupLasso(0.5))),
+        *((solvers.CoordinateDescent(), fit(kind(0.5))) for kind in (L1, GroupLasso)),
         (CompiledDescent(), below_one_link(40)), (CompiledDescent(), below_one_link(40, samples=3)),
         (CompiledNewton(), below_one_link(3)), (CompiledNewton(), below_one_link(3, torch.float32)),
         (CompiledDescent(), below_one_link(40, torch.float32)),
@@ -342,11 +338,9 @@ def test_without_a_place_to_keep_them_loops_still_run(monkeypatch: pytest.Monkey
 
 def test_few_positive_states_are_those_of_nonnegative_least_squares() -> None:
     problem = _wide(-1.5, -1.0)
-    found = solve(problem)
+    found, (link,) = solve(problem), problem.links
     assert found.solver == "compiled-descent"
-    (link,) = problem.links
-    matrix = torch.cat([torch.eye(problem.units, dtype=torch.float64), link.weight.T])
-    for n in range(problem.samples):
-        right = torch.cat([problem.pre_activation[n], link.target[n]])
-        expected = torch.from_numpy(nnls(matrix.numpy(), right.numpy())[0])
-        assert torch.allclose(found.value[n], expected, atol=1e-9)
+    matrix = np.vstack([np.eye(problem.units), link.weight.T])
+    rights = np.hstack([problem.pre_activation, link.target])
+    expected = np.array([nnls(matrix, right)[0] for right in rights])
+    np.testing.assert_allclose(found.value, expected, atol=1e-9)

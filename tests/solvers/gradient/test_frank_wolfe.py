@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -18,6 +17,7 @@ from tests.draws import normal
 from tests.models.networks import refuses
 
 Closure = Callable[[], Tensor]
+SEEDS, SCALES = st.integers(0, 10_000), st.sampled_from([1e-30, 1e-3, 1.0, 1e25])
 
 
 def quadratic(weights: list[nn.Parameter], noise: float, seed: int) -> Closure:
@@ -40,10 +40,7 @@ def quadratic(weights: list[nn.Parameter], noise: float, seed: int) -> Closure:
 
 def gradients(seed: int, scale: float = 1.0) -> list[Tensor]:
     source = torch.Generator().manual_seed(seed)
-    return [
-        scale * normal(3, 2, seed=source),
-        scale * normal(4, seed=source),
-    ]
+    return [scale * normal(3, 2, seed=source), scale * normal(4, seed=source)]
 
 
 def parameters() -> list[nn.Parameter]:
@@ -54,15 +51,8 @@ def norm(tensors: list[Tensor], p: float) -> float:
     return float(torch.linalg.vector_norm(torch.cat([t.flatten() for t in tensors]), p))
 
 
-@given(
-    p=st.sampled_from([1.0, 1.7, 2.0, math.inf]),
-    inner_steps=st.integers(1, 6),
-    joint=st.booleans(),
-    seed=st.integers(0, 100),
-)
-def test_outer_step_is_the_published_algorithm(
-    p: float, inner_steps: int, joint: bool, seed: int
-) -> None:
+@given(st.sampled_from([1.0, 1.7, 2.0, math.inf]), st.integers(1, 6), st.booleans(), SEEDS)
+def test_outer_step_is_the_published_algorithm(p, inner_steps, joint, seed) -> None:
     weights, copies = parameters(), parameters()
     optimizer = FrankWolfe(weights, 0.3, radius=0.2, inner_steps=inner_steps, p=p, joint=joint)
     optimizer.step(quadratic(weights, 1.0, seed))
@@ -102,18 +92,11 @@ def test_a_stored_state_continues_the_same_path(outer: type[torch.optim.Optimize
     assert all(torch.equal(a, b) for a, b in zip(*paths, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("setting", "words"),
-    [
-        ({"lr": 0.0}, "lr must be positive"),
-        ({"radius": -1.0}, "radius must be positive"),
-        ({"p": 0.9}, "p must be at least 1"),
-        ({"inner_steps": 0}, "inner_steps"),
-    ],
-)
-def test_bad_settings_are_refused(setting: dict[str, Any], words: str) -> None:
-    with pytest.raises(DataError, match=words):
-        FrankWolfe(parameters(), **{"lr": 0.1, **setting})
+def test_bad_settings_are_refused() -> None:
+    refuses(DataError, "lr must be positive", FrankWolfe, parameters(), lr=0.0)
+    refuses(DataError, "radius must be positive", FrankWolfe, parameters(), lr=0.1, radius=-1.0)
+    refuses(DataError, "p must be at least 1", FrankWolfe, parameters(), lr=0.1, p=0.9)
+    refuses(DataError, "inner_steps", FrankWolfe, parameters(), lr=0.1, inner_steps=0)
 
 
 def test_groups_share_their_inner_steps_and_gradients_are_dense() -> None:
@@ -165,14 +148,8 @@ def inner(a: list[Tensor], b: list[Tensor]) -> float:
     return sum(float((x * y).sum()) for x, y in zip(a, b, strict=True))
 
 
-@given(
-    p=st.one_of(st.just(1.0), st.just(math.inf), st.floats(1.001, 60)),
-    seed=st.integers(0, 10_000),
-    scale=st.sampled_from([1e-30, 1e-3, 1.0, 1e25]),
-)
-def test_minimizer_is_in_the_ball_and_tight_in_hoelders_inequality(
-    p: float, seed: int, scale: float
-) -> None:
+@given(st.one_of(st.sampled_from([1.0, math.inf]), st.floats(1.001, 60)), SEEDS, SCALES)
+def test_minimizer_is_in_the_ball_and_tight_in_hoelders_inequality(p, seed, scale) -> None:
     ball = Ball(p, 2.5)
     given_gradients = gradients(seed, scale)
     found = ball.minimizer(given_gradients)

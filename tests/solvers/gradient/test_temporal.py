@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -35,12 +36,9 @@ class TwoLayerCell(nn.Module):
 
 
 CELLS: list[Callable[[], nn.Module]] = [
-    lambda: nn.RNNCell(3, 5),
-    lambda: nn.RNNCell(3, 5, nonlinearity="relu"),
-    lambda: nn.GRUCell(3, 5),
-    lambda: nn.LSTMCell(3, 5),
-    TwoLayerCell,
-]
+    *(partial(kind, 3, 5) for kind in (nn.RNNCell, nn.GRUCell, nn.LSTMCell)),
+    partial(nn.RNNCell, 3, 5, nonlinearity="relu"), TwoLayerCell,
+]  # fmt: skip
 
 
 def problem(make: Callable[[], nn.Module], steps: int) -> tuple[SequenceModel, Tensor, Tensor]:
@@ -124,13 +122,9 @@ def test_step_follows_the_printed_formulas(steps: int, seed: int) -> None:
         length = float(torch.cat([direction, readout]).norm())
         rate = 0.01 if length <= threshold else 0.01 / length
         before = flat([p.detach() for p in cell.parameters()])
-        TemporalSimplexDescent(
-            model.parameters(),
-            cell,
-            lr=0.01,
-            threshold=threshold,
-            generator=torch.Generator().manual_seed(seed),
-        ).step(closure)
+        drawn = torch.Generator().manual_seed(seed)
+        how: Any = {"lr": 0.01, "threshold": threshold, "generator": drawn}
+        TemporalSimplexDescent(model.parameters(), cell, **how).step(closure)
         after = flat([p.detach() for p in cell.parameters()])
         assert torch.allclose(after, before - rate * direction, atol=1e-9)
 
@@ -151,10 +145,8 @@ def test_bad_input_is_refused_before_any_weight_changes() -> None:
     refuses(DataError, "positive", descent, parameters, cell, 0.0)
     refuses(DataError, "positive", descent, parameters, cell, 0.1, threshold=-1.0)
     refuses(DataError, "among the parameters", descent, model.readout.parameters(), cell, 0.1)
-    optimizer, before = (
-        descent(parameters, cell, 0.1),
-        flat([p.detach().clone() for p in parameters]),
-    )
+    optimizer = descent(parameters, cell, 0.1)
+    before = flat([p.detach().clone() for p in parameters])
     refuses(DataError, "closure", optimizer.step)
     refuses(DataError, "never called", optimizer.step, lambda: torch.zeros(()))
     refuses(SolverError, "NaN", optimizer.step, closure_of(model, x * math.nan, y, False))
