@@ -44,6 +44,7 @@ from liftednet.solvers import solve
 from .output import pulled
 
 _ROUNDS, _FAILURES = 16, 6  # of the last layer, and in a row that bring nothing
+_WITHIN, _GAIN = 2, 1e-3  # failures within the limits, and of a guess's loss what is worth a round
 _PULL, _LITTLE = (
     1.0,
     1e-3,
@@ -344,10 +345,11 @@ def _nearer(
     step goes where the loss is far above that of a guess: there the surrogate is flat.
     """
     plain, size = ConstrainedFit(fit, ()), _size(fit)
-    most = best.objective + _FAR * fit.lam * len(held.labels) * math.log(held.classes)
+    guess = fit.lam * len(held.labels) * math.log(held.classes)
+    most = best.objective + _FAR * guess
     u, near, pull, failures = plain.scores(best.value), _NEAR, least, 0
     for _ in range(_ROUNDS):
-        if failures == _FAILURES:
+        if failures >= (_WITHIN if best.excess <= 0 else _FAILURES):
             break
         failures += 1
         held_fit = replace(fit, penalty=pulled(fit.penalty, pull * size, best.value.matrix))
@@ -365,9 +367,9 @@ def _nearer(
             u_ahead = plain.scores(value)
             excess = held.excess(held.counted(u_ahead))
             objective = float(fit.measure(value).objective)
-            falls = objective + worth * excess < best.objective + worth * best.excess
+            fall = best.objective - objective + worth * (best.excess - excess)
             nearer = excess <= 0 or excess < best.excess
-            if falls and nearer and objective < most:
+            if fall > _GAIN * guess * (best.excess <= 0) and nearer and objective < most:
                 best = CountedFit(
                     excess, value, solution.duals, objective, solution.residual, solution.solver
                 )
