@@ -96,7 +96,7 @@ FILES: list[tuple[dict[str, Any], dict[str, Any]]] = [  # a shape, and how it is
 ]
 
 
-@pytest.mark.parametrize(("shape", "kept"), FILES, ids=str)
+@pytest.mark.parametrize(("shape", "kept"), FILES)
 def test_a_file_keeps_shapes_of_sets_and_of_names(shape: Any, kept: Any, tmp_path: Path) -> None:
     x, y = pd.DataFrame(X.double().numpy(), columns=["a", "b", "c"]), (X**2).sum(1).numpy()
     model = LiftedRegressor((12, 6), **shape, max_iter=5, random_state=0).fit(x, y)
