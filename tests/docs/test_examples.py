@@ -153,10 +153,7 @@ def test_the_users_own_network_has_learned_and_the_exported_one_predicts_the_sam
     torch.testing.assert_close(outputs.double(), expected.double(), rtol=1e-4, atol=1e-2)
 
 
-def test_it_is_one_screen_and_a_half() -> None:
+def test_it_is_one_screen_and_a_half_and_links_lead_somewhere() -> None:
     assert len(TEXT.split()) <= 900
-
-
-def test_links_lead_somewhere() -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", TEXT):
         assert (ROOT / target).exists(), target

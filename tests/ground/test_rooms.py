@@ -5,19 +5,17 @@ from __future__ import annotations
 import ast
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
 from configparser import ConfigParser
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.versions import TESTS
+from tests.versions import TESTS, run
 
 ROOT = Path(__file__).parents[2]
 FRONT_DOOR = "liftednet"
@@ -28,11 +26,6 @@ class Import(NamedTuple):
     target: str
     line: int
     when_loaded: bool  # not put off to a call, nor only for type checkers
-
-
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
 class Source(NamedTuple):
@@ -88,10 +81,6 @@ def targets(node: ast.AST, package: str) -> list[str]:
     return []
 
 
-def is_for_type_checkers(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-
-
 def imports(tree: ast.AST, package: str) -> Iterator[Import]:
     waiting = [(tree, True)]
     while waiting:
@@ -99,7 +88,7 @@ def imports(tree: ast.AST, package: str) -> Iterator[Import]:
         for target in targets(node, package):
             yield Import(target, getattr(node, "lineno", 0), when_loaded)
         put_off = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        only_types = is_for_type_checkers(node)
+        only_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         for child in ast.iter_child_nodes(node):
             loaded = child in node.orelse if only_types else not put_off  # type: ignore
             waiting.append((child, when_loaded and loaded))
@@ -110,7 +99,7 @@ def upward(root: Path) -> list[str]:
     return [
         f"{source.path.relative_to(root)}:{found.line} imports {found.target}"
         for source in sources(root)
-        for found in imports(parsed(source.path), source.package)
+        for found in imports(ast.parse(source.path.read_text("utf-8")), source.package)
         if height(found.target) > height(source.module)
         and (found.when_loaded or source.module != FRONT_DOOR)
     ]
@@ -142,43 +131,26 @@ def test_a_planted_upward_import_is_found(tmp_path: Path, name: str, text: str) 
 SOURCES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "liftednet", "models", "solvers")
 
 
-def run(*command: str | Path, cwd: Path) -> str:
-    result = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
-
-
-def contents(wheel: Path) -> dict[str, bytes]:
-    """Every file of a wheel except RECORD, which lists the others."""
-    with zipfile.ZipFile(wheel) as archive:
-        return {
-            name: archive.read(name) for name in archive.namelist() if not name.endswith("RECORD")
-        }
-
-
 def packages_in_tree() -> set[str]:
     """Every folder that holds Python, under its package name."""
     return {source.package for source in sources(ROOT)}
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the sources, so that building leaves nothing in the repository."""
-    copy = tmp_path_factory.mktemp("sources")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdist, and in `via-sdist` the wheel that was built from the sdist.
+
+    They are of a copy of the sources, so that building leaves nothing in the repository.
+    """
+    copy, out = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("built")
     for name in filter(lambda name: (ROOT / name).exists(), SOURCES):
         if (ROOT / name).is_dir():
             ignore = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignore)
         else:
             shutil.copy(ROOT / name, copy)
-    return copy
-
-
-@pytest.fixture(scope="module")
-def built(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sdist, and in `via-sdist` the wheel that was built from the sdist."""
-    out = tmp_path_factory.mktemp("built")
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, tree, cwd=out)
+    result = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, copy, cwd=out)
+    assert result.returncode == 0, result.stdout + result.stderr
     return out
 
 
@@ -197,7 +169,8 @@ def test_a_wheel_built_from_the_sdist_holds_every_source_file(built: Path) -> No
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"models/__init__.py", "solvers/__init__.py", "setup.cfg", "LICENSE"} <= names
-    packed = contents(next(built.glob("*.whl")))
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as archive:
+        packed = {name: archive.read(name) for name in archive.namelist()}
     assert {name.split("/")[0] for name in packed if ".dist-info/" not in name} == {"liftednet"}
     assert "liftednet/py.typed" in packed
     for package in packages_in_tree():

@@ -52,12 +52,8 @@ EXACT = ("identity", "times", "rows", "rows without a bias", "rows, wide", "diag
 
 def _stacked(map_: LinearMap, like: Tensor) -> Tensor:
     """Return the matrix of a map, a column for each entry of v."""
-    columns = []
-    for entry in range(like.numel()):
-        v = torch.zeros(like.numel(), dtype=torch.float64)
-        v[entry] = 1
-        columns.append(map_.apply(v.view(like.shape)).flatten())
-    return torch.stack(columns, 1)
+    units = torch.eye(like.numel(), dtype=torch.float64).unflatten(1, like.shape)
+    return torch.stack([map_.apply(unit).flatten() for unit in units], 1)
 
 
 @pytest.mark.parametrize("name", MAPS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from liftednet.activations import ReLU, Tanh
 from liftednet.layers import Layer, apply, concatenate, convolution, dense
 from liftednet.losses import CrossEntropy
 from liftednet.models import FullBatch, Lifted, Minibatch
+from tests.draws import normal
 from tests.models.registry import BY_NAME
 
 SAMPLES, STEPS = 12, 5
@@ -81,21 +82,15 @@ NETWORKS: dict[str, Callable[[], Network]] = {
 
 def data_for(network: Network, dtype: torch.dtype, last: bool = False) -> tuple[Any, Any]:
     """Return X and y for a network; labels of sequences for each step, or for the last."""
-    generator = torch.Generator().manual_seed(3)
-    leading = [(SAMPLES, STEPS) if x.sequence else (SAMPLES,) for x in network.inputs]
-    arrays = [
-        torch.randn(*lead, *x.shape, generator=generator, dtype=dtype)
-        for lead, x in zip(leading, network.inputs, strict=True)
-    ]
+    drawn = partial(normal, seed=torch.Generator().manual_seed(3), dtype=dtype)
+    leading = (SAMPLES, STEPS), (SAMPLES,)
+    arrays = [drawn(*leading[not x.sequence], *x.shape) for x in network.inputs]
     sequence = network.terms[0].argument.sequence and not last
     labels = torch.arange(SAMPLES * STEPS).reshape(SAMPLES, STEPS) % 3
     targets: list[Tensor] = [labels if sequence else labels[:, 0]]
-    for term in network.terms[1:]:
-        targets.append(torch.randn(SAMPLES, term.argument.units, generator=generator, dtype=dtype))
-    return (
-        arrays[0] if len(arrays) == 1 else tuple(arrays),
-        targets[0] if len(targets) == 1 else tuple(targets),
-    )
+    targets += [drawn(SAMPLES, term.argument.units) for term in network.terms[1:]]
+    x, y = (one[0] if len(one) == 1 else tuple(one) for one in (arrays, targets))
+    return x, y
 
 
 @cache

@@ -67,9 +67,10 @@ def told(call: Callable[..., Any], *given: Any, **named: Any) -> list[str]:
     return [str(one.message) for one in caught]
 
 
-def refuses(error: Any, words: str | list[str], call: Callable[..., Any], *given, **named) -> None:
-    """Ask whether a call ends in an error of a kind that says all words."""
+def refuses(error: Any, words: str | list[str], call: Callable[..., Any], *given, **named) -> Any:
+    """Ask whether a call ends in an error of a kind that says all words, and return the error."""
     with pytest.raises(error) as caught:
         call(*given, **named)
     for word in [words] if isinstance(words, str) else words:
         caught.match(word)
+    return caught.value

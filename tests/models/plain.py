@@ -39,32 +39,29 @@ def _on_the_simplex(u: Tensor) -> Tensor:
     return (u - (low + high) / 2).clamp(min=0)
 
 
+# Of every activation whose Phi is not |z|^2 / 2 on its domain, Phi and Phi*, entry by entry.
+_POTENTIALS: dict[str, Callable[[Tensor], Tensor]] = {
+    "Sigmoid": lambda z: torch.xlogy(z, z) + torch.xlogy(1 - z, 1 - z),
+    "Tanh": lambda z: (torch.xlogy(1 + z, 1 + z) + torch.xlogy(1 - z, 1 - z)) / 2,
+    "Softplus": lambda z: z * z.expm1().log() - _CONJUGATES["Softplus"](z.expm1().log()),
+}
+_CONJUGATES: dict[str, Callable[[Tensor], Tensor]] = {
+    "Sigmoid": functional.softplus,
+    "Tanh": lambda u: torch.logaddexp(u, -u) - math.log(2),
+    "Softplus": lambda u: -torch.from_numpy(spence(1 + u.exp().numpy())),
+}
+
+
 def potential(activation: Any, z: Tensor) -> Tensor:
     """Return Phi(z), entry by entry."""
-    match type(activation).__name__:
-        case "Sigmoid":
-            return torch.xlogy(z, z) + torch.xlogy(1 - z, 1 - z)
-        case "Tanh":
-            return (torch.xlogy(1 + z, 1 + z) + torch.xlogy(1 - z, 1 - z)) / 2
-        case "Softplus":
-            u = torch.log(torch.expm1(z))
-            return z * u - conjugate(activation, u)
-        case _:
-            return z.square() / 2
+    known = _POTENTIALS.get(type(activation).__name__)
+    return z.square() / 2 if known is None else known(z)
 
 
 def conjugate(activation: Any, u: Tensor) -> Tensor:
     """Return Phi*(u), entry by entry; its gradient is phi(u)."""
-    match type(activation).__name__:
-        case "Sigmoid":
-            return functional.softplus(u)
-        case "Tanh":
-            return torch.logaddexp(u, -u) - math.log(2)
-        case "Softplus":
-            return -torch.from_numpy(spence(1 + u.exp().numpy()))
-        case _:
-            z = forward_map(activation, u)
-            return z * u - z.square() / 2
+    known, z = _CONJUGATES.get(type(activation).__name__), forward_map(activation, u)
+    return z * u - z.square() / 2 if known is None else known(u)
 
 
 def divergence(coupling: str, activation: Any, z: Tensor, u: Tensor) -> Tensor:

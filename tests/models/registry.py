@@ -23,6 +23,7 @@ from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedRNN, Minibatc
 SAMPLES, STEPS = 12, 4
 LAM, RHO = 0.8, 0.1
 COUPLINGS = ("tight", "joint")
+OPTIONS: dict[str, Any] = {"lam": LAM, "rho": RHO, "standardize": False, "dtype": torch.float64}
 METHODS: dict[str, Any] = {
     "full": FullBatch(3, tolerance=1e-4),
     "minibatch": Minibatch(epochs=6, batch_size=4),
@@ -74,16 +75,10 @@ class Graph:
 
     def model(self, coupling: str, method: Any, **options: Any) -> Lifted:
         """Return a model to train by a method, or one of a name."""
-        given = {
-            "method": METHODS.get(method, method),
-            "divergence": coupling,
-            "dtype": torch.float64,
-        }
+        given = {"method": METHODS.get(method, method), "divergence": coupling, **options}
         if self.build is not None:
-            return self.build(**{**given, **options})
-        return Lifted(
-            self.network(), **{"lam": LAM, "rho": RHO, "standardize": False, **given, **options}
-        )
+            return self.build(**given)
+        return Lifted(self.network(), **{**OPTIONS, **given})
 
     def __str__(self) -> str:
         return self.name
@@ -110,9 +105,22 @@ def _chain_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
 
 def _bare() -> Network:
     network = Network()
-    x = network.input(4)
-    h = network.state(Softplus(), dense(x, 5, bias=False))
+    h = network.state(Softplus(), dense(network.input(4), 5, bias=False))
     network.loss(SquaredError(), dense(h, 2))
+    return network
+
+
+def _simplex() -> Network:
+    network = Network()
+    h = network.state(ReLU(), dense(network.input(4), 5))
+    network.loss(SimplexCrossEntropy(), dense(h, 3))
+    return network
+
+
+def _binary() -> Network:
+    network = Network()
+    h = network.state(Identity(), dense(network.input(4), 5))
+    network.loss(BinaryCrossEntropy(), dense(h, 2))
     return network
 
 
@@ -200,27 +208,11 @@ def _simplex_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
     return [first, last, last]  # of the output states, and of their loss
 
 
-def _simplex() -> Network:
-    network = Network()
-    x = network.input(4)
-    h = network.state(ReLU(), dense(x, 5))
-    network.loss(SimplexCrossEntropy(), dense(h, 3))
-    return network
-
-
 def _bounded() -> Network:
     network = Network()
     x = network.input(4)
     h = network.state(ReLU(), dense(x, 5), bounds=(0.1, 1.0))
     network.loss(CrossEntropy(), dense(h, 3))
-    return network
-
-
-def _binary() -> Network:
-    network = Network()
-    x = network.input(4)
-    h = network.state(Identity(), dense(x, 5))
-    network.loss(BinaryCrossEntropy(), dense(h, 2))
     return network
 
 

@@ -97,13 +97,10 @@ def test_a_certificate_has_the_limits_that_are_met():
               Linear([1, 1], equal=5, inputs=[-3, 0, 1])]  # fmt: skip
     expected = ("0 <= output 0 + output 1 <= 5", "-1 <= 2 output 0 - output 1",
                 "output 0 + output 1 - 3 input 0 + input 2 = 5")  # fmt: skip
-    network = Network()
-    network.loss(SquaredError(), dense(network.input(3), 2), within=limits)
-    facts = certify(Lifted(network).with_weights([Weights(torch.zeros(3, 2), torch.zeros(2))]))
+    zero = [Weights(torch.zeros(3, 2), torch.zeros(2))]
+    facts = certify(LiftedMLP((3, 2), loss=SquaredError(), within=limits).with_weights(zero))
     assert facts.limits == expected and expected[2] in str(facts)
-    scores = Network()
-    scores.loss(CrossEntropy(), dense(scores.input(3), 2), within=limits[:1])
-    model = Lifted(scores).with_weights([Weights(torch.zeros(3, 2), torch.zeros(2))])
+    model = LiftedMLP((3, 2), within=limits[:1]).with_weights(zero)
     assert certify(model).limits[1] == "-1 <= 2 score 0 - score 1"
     assert certify(to_torch(model, logits=True)).limits[1] == "-1 <= 2 output 0 - output 1"
 

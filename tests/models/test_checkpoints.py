@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import itertools
 import json
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -22,15 +24,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from liftednet import activations, lift, load, penalties, save
 from liftednet.errors import DataError
 from liftednet.losses import CrossEntropy
-from liftednet.models import (
-    Checkpoint,
-    FullBatch,
-    GaussNewton,
-    Lifted,
-    LiftedMLP,
-    Minibatch,
-    checkpoint,
-)
+from liftednet.models import Checkpoint, FullBatch, GaussNewton, Lifted, LiftedMLP, Minibatch
+from liftednet.models.checkpoint import Keeper
 from liftednet.models.results import Ending, Step
 from liftednet.storage import read_tensors, replace_file
 from tests.models.networks import labeled, refuses, trace_of
@@ -52,13 +47,11 @@ def short() -> LiftedMLP:
 
 def killed_after(writes: int, monkeypatch) -> None:
     """End the next training right after so many writes, without any chance to clean up."""
-    left = writes
+    calls = itertools.count(1)
 
     def write(*given: Any) -> None:
-        nonlocal left
         replace_file(*given)
-        left -= 1
-        if left == 0:
+        if next(calls) == writes:
             monkeypatch.setattr(WRITE, replace_file)
             raise Killed
 
@@ -179,28 +172,28 @@ def written(tmp_path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"lam": 3.0}, r"lam is \[3\.0\], and was \[10\.0\]"),
-        ({"rho": 3.0}, r"penalty is \[SquaredFrobenius\(rho=3\.0.* and was .*\(rho=1\.0"),
-        ({"seed": 1}, "seed is 1, and was 0"),
-        ({"start": "orthogonal"}, "first weights is"),
-        (
-            {"method": replace(SHORT, epochs=9)},
-            r"method is Minibatch\(epochs=9.* and was Minibatch\(epochs=3",
-        ),
-        ({"method": FullBatch(3)}, "method is FullBatch.* and was Minibatch"),
-        ({"activations": activations.Tanh()}, r"activations is \[Tanh\(\)\], and was \[ReLU\(\)\]"),
-        ({"sizes": (4, 9, 3)}, r"weights 1 is .*\(4, 9\).* and was .*\(4, 8\)"),
-        ({"dtype": torch.float32}, "input 1 is .*torch.float32.* and was .*torch.float64"),
-        ({"solver": "dual"}, "solver is 'dual', and was 'auto'"),
-        ({"X": X + 1e-9}, "data .*input 1 is .*checksum"),
-        ({"y": Y.flip(0)}, "data .*y 1 is .*checksum"),
-        ({"X": X[:50], "y": Y[:50]}, r"data .*input 1 is .*\[50, 4\].* and was .*\[60, 4\]"),
-        ({"X": DataLoader(TensorDataset(X, Y), batch_size=10), "y": None}, "data"),
-    ],
-)
+OTHER_TRAININGS = [
+    ({"lam": 3.0}, r"lam is \[3\.0\], and was \[10\.0\]"),
+    ({"rho": 3.0}, r"penalty is \[SquaredFrobenius\(rho=3\.0.* and was .*\(rho=1\.0"),
+    ({"seed": 1}, "seed is 1, and was 0"),
+    ({"start": "orthogonal"}, "first weights is"),
+    (
+        {"method": replace(SHORT, epochs=9)},
+        r"method is Minibatch\(epochs=9.* and was Minibatch\(epochs=3",
+    ),
+    ({"method": FullBatch(3)}, "method is FullBatch.* and was Minibatch"),
+    ({"activations": activations.Tanh()}, r"activations is \[Tanh\(\)\], and was \[ReLU\(\)\]"),
+    ({"sizes": (4, 9, 3)}, r"weights 1 is .*\(4, 9\).* and was .*\(4, 8\)"),
+    ({"dtype": torch.float32}, "input 1 is .*torch.float32.* and was .*torch.float64"),
+    ({"solver": "dual"}, "solver is 'dual', and was 'auto'"),
+    ({"X": X + 1e-9}, "data .*input 1 is .*checksum"),
+    ({"y": Y.flip(0)}, "data .*y 1 is .*checksum"),
+    ({"X": X[:50], "y": Y[:50]}, r"data .*input 1 is .*\[50, 4\].* and was .*\[60, 4\]"),
+    ({"X": DataLoader(TensorDataset(X, Y), batch_size=10), "y": None}, "data"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), OTHER_TRAININGS)
 def test_another_training_is_refused_with_the_first_difference(options, message, written):
     before = written.read_bytes()
     given = {name: options.get(name, known) for name, known in (("X", X), ("y", Y))}
@@ -312,19 +305,11 @@ def test_without_a_file_training_begins_and_without_resume_it_begins_anew(
     refuses(DataError, words, model.fit, X, Y, checkpoint=path, resume=True)
 
 
-def test_it_is_written_as_often_as_is_asked(tmp_path, monkeypatch):
-    written = []
-
-    def write(*given: Any) -> None:
-        written.append(1)
-        replace_file(*given)
-
-    monkeypatch.setattr(WRITE, write)
+def test_it_is_written_as_often_as_is_asked(tmp_path):
     for options, wanted in (({}, 1), ({"seconds": 0}, 21)):
-        written.clear()
-        where = Checkpoint(tmp_path / "training", **options)
-        short().fit(X, Y, checkpoint=where)
-        assert len(written) == wanted
+        with patch(WRITE, wraps=replace_file) as write:
+            short().fit(X, Y, checkpoint=Checkpoint(tmp_path / "training", **options))
+        assert write.call_count == wanted
 
 
 def test_what_killed_runs_have_left_is_removed(tmp_path, monkeypatch):
@@ -356,14 +341,10 @@ def test_the_place_is_tried_before_training(tmp_path):
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left"), MemoryError()])
-def test_a_full_disk_is_a_warning_and_the_last_file_stands(error, written, monkeypatch):
-    def full(*_: object) -> None:
-        raise error
-
-    before = written.read_bytes()
-    monkeypatch.setattr(WRITE, full)
-    model = short()
-    with pytest.warns(RuntimeWarning, match="(No space left|memory).*goes on, and the la") as told:
+def test_a_full_disk_is_a_warning_and_the_last_file_stands(error, written):
+    before, model = written.read_bytes(), short()
+    words = "(No space left|memory).*goes on, and the la"
+    with patch(WRITE, side_effect=error), pytest.warns(RuntimeWarning, match=words) as told:
         model.fit(X, Y, checkpoint=Checkpoint(written, seconds=0))
     assert [x.category for x in told].count(RuntimeWarning) == 1
     assert trace_of(model).ending is Ending.BUDGET
@@ -388,17 +369,14 @@ def test_sigterm_keeps_what_is_done_and_then_does_what_it_does(whole, tmp_path):
 
 
 def test_an_interrupt_in_the_middle_of_an_epoch_goes_on_there(whole, tmp_path, monkeypatch):
-    path, taken = tmp_path / "training", 0
-    real = checkpoint.Keeper.rest
+    path, real, calls = tmp_path / "training", Keeper.rest, itertools.count(1)
 
     def rest(*given: Any) -> None:
-        nonlocal taken
         real(*given)
-        taken += 1
-        if taken == 9:
+        if next(calls) == 9:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint.Keeper, "rest", rest)
+    monkeypatch.setattr(Keeper, "rest", rest)
     begun = short().fit(X, Y, checkpoint=path)
     assert len(trace_of(begun).steps) == 1
     assert trace_of(begun).ending is Ending.INTERRUPTED

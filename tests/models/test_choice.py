@@ -99,20 +99,20 @@ def test_a_bound_that_a_network_meets_by_itself_costs_nothing_in_any_units() -> 
     assert held.score(x, y) > 0.99 and certify(held).lipschitz <= 4.0  # 1.5 is the least
 
 
-@pytest.mark.parametrize(
-    ("options", "method", "words"),
-    [
-        ({}, GaussNewton, "300 answers and 1,201 weights are few enough"),
-        ({"rho": 2.0}, GaussNewton, "to the minimum of the rho or the penalty that is given"),
-        ({"penalty": Nonnegative()}, GaussNewton, "is given"),
-        ({"penalty": L1(0.1)}, Minibatch, "not L1"),
-        ({"loss": Quantile()}, Minibatch, "Quantile is no likelihood of numbers"),
-        ({"unseen": True}, Minibatch, "missing"),
-        ({"divergence": "joint"}, Minibatch, "divergence='tight'"),
-        ({"batch_size": 7}, GaussNewton, "batch_size=7 is for minibatches"),
-        ({"method": "full"}, FullBatch, "asked for"),
-    ],
-)
+REASONS = [
+    ({}, GaussNewton, "300 answers and 1,201 weights are few enough"),
+    ({"rho": 2.0}, GaussNewton, "to the minimum of the rho or the penalty that is given"),
+    ({"penalty": Nonnegative()}, GaussNewton, "is given"),
+    ({"penalty": L1(0.1)}, Minibatch, "not L1"),
+    ({"loss": Quantile()}, Minibatch, "Quantile is no likelihood of numbers"),
+    ({"unseen": True}, Minibatch, "missing"),
+    ({"divergence": "joint"}, Minibatch, "divergence='tight'"),
+    ({"batch_size": 7}, GaussNewton, "batch_size=7 is for minibatches"),
+    ({"method": "full"}, FullBatch, "asked for"),
+]
+
+
+@pytest.mark.parametrize(("options", "method", "words"), REASONS)
 def test_the_reason_is_said_in_words(options, method, words) -> None:
     found = chosen(300, **options)
     assert isinstance(found.method, method) and words in found.reason

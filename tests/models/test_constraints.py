@@ -10,20 +10,8 @@ import torch
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from liftednet import LiftedClassifier, LiftedSequenceClassifier, Network, to_torch
+from liftednet import constraints as limits
 from liftednet.activations import ReLU, Tanh
-from liftednet.constraints import (
-    Bounds,
-    Budget,
-    GroupMeans,
-    GroupRates,
-    Linear,
-    Order,
-    Rate,
-    Rising,
-    Total,
-    Values,
-    violations,
-)
 from liftednet.errors import DataError, NotFittedError, SolverError
 from liftednet.layers import concatenate, dense
 from liftednet.losses import BinaryCrossEntropy, Loss, SquaredError
@@ -37,7 +25,7 @@ from tests.models.networks import refuses, trace_of
 
 QUICK = Minibatch(epochs=20)
 CANCER = [part[:120] for part in load_breast_cancer(return_X_y=True)]
-FAIR = GroupMeans((CANCER[0][:, 0] > 14).astype(int), 0.1)
+FAIR = limits.GroupMeans((CANCER[0][:, 0] > 14).astype(int), 0.1)
 DIABETES = [part[:100] for part in load_diabetes(return_X_y=True)]
 
 
@@ -75,7 +63,7 @@ def test_the_price_of_a_budget_is_known_where_the_bias_is_free(unit: float) -> N
     """Stationary in the bias: the price is the sum of what targets are above the outputs."""
     x, y = DIABETES
     y = y / unit
-    model = model_of(SquaredError(), 10, 4, 1).fit(x, y, constraints=[Budget(120 / unit)])
+    model = model_of(SquaredError(), 10, 4, 1).fit(x, y, constraints=[limits.Budget(120 / unit)])
     price = float(model.constraint_report().prices[0])
     assert price == pytest.approx(len(y) * (y.mean() - 120 / unit), rel=1e-7)
     short = float(y.sum() - model.scores(x).sum())
@@ -84,7 +72,7 @@ def test_the_price_of_a_budget_is_known_where_the_bias_is_free(unit: float) -> N
 
 def test_order_is_held_at_less_loss_than_by_the_last_layer_alone() -> None:
     x, y = DIABETES
-    order = Order(pairs(x, 40))
+    order = limits.Order(pairs(x, 40))
     penalty = [SquaredFrobenius(1.0), SquaredFrobenius(1.0) + Nonnegative()]
     held, rough = (
         model_of(SquaredError(), 10, 8, 1, penalty=one).fit(x, y, constraints=[order])
@@ -97,8 +85,8 @@ def test_order_is_held_at_less_loss_than_by_the_last_layer_alone() -> None:
     # No weight with a smooth penalty: the last layer alone is held.
     sparse = model_of(SquaredError(), 10, 8, 1, penalty=L1(0.1))
     assert order.violation(sparse.fit(x, y, constraints=[order]).scores(x)) <= 1e-6
-    exact = Values([3, 5], [100.0, 200.0])
-    held.fit(x, y, constraints=[exact, Bounds(50.0, 300.0)])
+    exact = limits.Values([3, 5], [100.0, 200.0])
+    held.fit(x, y, constraints=[exact, limits.Bounds(50.0, 300.0)])
     scores = held.scores(x)
     torch.testing.assert_close(scores[[3, 5], 0], torch.tensor([100.0, 200.0]).double())
     assert float(scores.min()) >= 50 - 1e-9
@@ -119,9 +107,9 @@ def test_mass_is_conserved_on_other_samples_where_it_is_affine_in_the_inputs(gen
     shares = torch.softmax(3 * torch.sin(3 * x[:, 1:]), 1)
     y = total[:, None] * shares + 0.1 * torch.randn(160, 3, generator=generator).double()
     train, test = slice(100), slice(100, None)
-    constraints = [Linear([1.0, 1.0, 1.0], equal=total[train]), Bounds(lower=0.0)]
+    constraints = [limits.Linear([1.0, 1.0, 1.0], equal=total[train]), limits.Bounds(lower=0.0)]
     model = mass_model(skip=True).fit(x[train], y[train], constraints=constraints)
-    assert max(violations(constraints, model.scores(x[train]))) <= 1e-9
+    assert max(limits.violations(constraints, model.scores(x[train]))) <= 1e-9
     torch.testing.assert_close(model.forward(x[test]).sum(1), total[test], atol=1e-9, rtol=0)
     words, apart = "joined to the last layer's inputs", mass_model(skip=False)
     refuses(SolverError, words, apart.fit, x[train], y[train], constraints=constraints)
@@ -153,11 +141,11 @@ def test_steps_of_sequences_rise_and_sum_as_asked_and_have_prices(generator) -> 
     model = LiftedRNN(2, 6, 1, activation="tanh", loss=SquaredError(), max_iter=10)
     free = model.fit(x, y, lengths=lengths).scores(x, lengths=lengths)[..., 0]
     assert (free.diff()[there[:, 1:]].min() < 0) and ((free * there).sum(1) > most[:, 0]).any()
-    asked = [Rising(), Total(upper=most), GroupMeans((x[..., 1][there] > 0.5).long(), 0.1)]
+    inside = x[..., 1][there] > 0.5
+    asked = [limits.Rising(), limits.Total(upper=most), limits.GroupMeans(inside.long(), 0.1)]
     u = model.fit(x, y, lengths=lengths, constraints=asked).scores(x, lengths=lengths)[..., 0]
     assert u.diff()[there[:, 1:]].min() > -1e-9
     assert ((u * there).sum(1) - most[:, 0]).max() < 1e-9
-    inside = x[..., 1][there] > 0.5
     assert abs(u[there][inside].mean() - u[there].mean()) < 0.1 + 1e-9
     report = model.constraint_report()
     assert max(report.violations) < 1e-9
@@ -172,15 +160,15 @@ def test_labels_of_sequences_and_of_steps_meet_rates(draw: np.random.Generator) 
     group, there = np.arange(60) % 2, np.arange(5) < lengths[:, None]
     last = (x[np.arange(60), lengths - 1, 0] + 0.3 * group > 0.6).astype(int)
     model = LiftedSequenceClassifier((5,), max_iter=5, random_state=0)
-    model.fit(x, last, lengths=lengths, constraints=[GroupRates(group, 0.05)])
+    model.fit(x, last, lengths=lengths, constraints=[limits.GroupRates(group, 0.05)])
     found = model.predict(x, lengths=lengths)
     assert abs(found[group == 0].mean() - found[group == 1].mean()) <= 0.05
     names = np.array(["no", "yes"])[(x[..., 0] > 0.4).astype(int)]
-    model.fit(x, names, lengths=lengths, constraints=[Rate(at_most=0.4, label="yes")])
+    model.fit(x, names, lengths=lengths, constraints=[limits.Rate(at_most=0.4, label="yes")])
     assert (model.predict(x, lengths=lengths)[there] == "yes").mean() <= 0.4
     words, rows = "speaks of the steps of sequences", model_of(SquaredError(), 2, 4, 1)
-    refuses(DataError, words, model.fit, x, last, lengths=lengths, constraints=[Rising()])
-    refuses(DataError, words, rows.fit, x[:, 0], last * 1.0, constraints=[Total(1.0)])
+    refuses(DataError, words, model.fit, x, last, lengths=lengths, constraints=[limits.Rising()])
+    refuses(DataError, words, rows.fit, x[:, 0], last * 1.0, constraints=[limits.Total(1.0)])
 
 
 def test_an_interrupt_leaves_a_model_that_meets_them() -> None:
@@ -211,7 +199,7 @@ def test_scores_that_two_layers_add_up_are_held_as_those_of_one() -> None:
     problems = []
     for model, weights in ((free, free.weights), (same, (first, joined))):
         blocks = model._blocks_at(model._known.structure, model._on_data(), weights)
-        held = HeldScores(model.network.terms[0], (Budget(1.0),), model.standardization)
+        held = HeldScores(model.network.terms[0], (limits.Budget(1.0),), model.standardization)
         found, gap = held.fitted(blocks)
         held.place(blocks, found.value)
         problems.append((found.objective, float(found.duals[0]), blocks.weights[1].matrix))

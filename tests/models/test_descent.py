@@ -65,9 +65,8 @@ def test_a_rise_is_an_error_and_the_last_good_state_stays(monkeypatch):
         return replace(solution, value=worse, objective=given[1].measure(worse).objective)
 
     monkeypatch.setattr(GeneralizedLinear, "solve", spoiled)
-    with pytest.raises(SolverError, match="raised the joint objective") as caught:
-        model.fit(x, y)
-    assert caught.value.solution.objective > before
+    caught = refuses(SolverError, "raised the joint objective", model.fit, x, y)
+    assert caught.solution.objective > before
     assert model.objective() == before
     assert same_bits(weights, model.weights)
 
@@ -112,13 +111,13 @@ SPOILED = ROWS.clone()
 SPOILED[15, 2] = torch.nan  # in the second batch
 
 
-@pytest.mark.parametrize(
-    ("rows", "words", "options"),
-    [
-        (SPOILED, "NaN", {"batch_size": 10}),
-        (ROWS, "no batches of its 60 samples", {"batch_size": 61, "drop_last": True}),
-    ],
-)
+BAD_LOADERS = [
+    (SPOILED, "NaN", {"batch_size": 10}),
+    (ROWS, "no batches of its 60 samples", {"batch_size": 61, "drop_last": True}),
+]
+
+
+@pytest.mark.parametrize(("rows", "words", "options"), BAD_LOADERS)
 def test_a_bad_loader_leaves_a_fitted_model_as_it_was(rows, words, options):
     model = _model().fit(ROWS, LABELS)
     weights, objective = model.weights, model.objective()
@@ -163,14 +162,14 @@ def test_the_type_of_a_loader_is_found_without_a_draw_or_a_load_of_its_own():
     assert torch.equal(*(loader.generator.get_state() for loader in loaders))
 
 
-@pytest.mark.parametrize(
-    ("model", "x"),
-    [
-        (LiftedMLP((4, 8, 3), dtype=torch.float32, standardize=False), ROWS * 1e20),
-        # whose variance overflows; the loss does not
-        (LiftedRNN(4, 5, 3, activations.Tanh(), standardize=False), ROWS[:, None] * 1e200),
-    ],
-)
+TOO_LARGE = [
+    (LiftedMLP((4, 8, 3), dtype=torch.float32, standardize=False), ROWS * 1e20),
+    # whose variance overflows; the loss does not
+    (LiftedRNN(4, 5, 3, activations.Tanh(), standardize=False), ROWS[:, None] * 1e200),
+]
+
+
+@pytest.mark.parametrize(("model", "x"), TOO_LARGE)
 def test_an_epoch_to_weights_that_are_not_finite_is_an_error_and_keeps_those_before(model, x):
     model.method = Minibatch(epochs=1, batch_size=60)  # nothing looks at a loss after its step
     refuses(SolverError, r"scale X.*last good epoch", lambda: model.fit(x, LABELS))

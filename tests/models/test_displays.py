@@ -12,19 +12,14 @@ import torch
 from liftednet import LiftedClassifier, LiftedRegressor, certify
 from liftednet.errors import DataError, NotFittedError
 from liftednet.models import displays
-from liftednet.models.displays import (
-    CoverageDisplay,
-    FitDisplay,
-    PartialDependenceDisplay,
-    PathDisplay,
-    RelevanceDisplay,
-)
 from liftednet.models.results import PathStep, Step, Trace
 from tests.models.networks import refuses
 
 pytest.importorskip("matplotlib").use("Agg")
 from matplotlib.figure import Figure  # noqa: E402
 
+relevance = displays.RelevanceDisplay.from_estimator
+partial_dependence = displays.PartialDependenceDisplay.from_estimator
 QUICK: dict[str, Any] = {"hidden_layer_sizes": (4,), "activation": "tanh", "max_iter": 20}
 QUICK["random_state"] = 0
 
@@ -61,20 +56,20 @@ def test_pictures_follow_the_convention_of_scikit_learn() -> None:
     x, y = linear()
     model = LiftedRegressor(**QUICK).fit(x[:100], y[:100])
     axes = Figure().subplots()
-    shown = RelevanceDisplay.from_estimator(model, ax=axes)
+    shown = relevance(model, ax=axes)
     assert shown.ax_ is axes and shown.figure_ is axes.figure
     assert shown.names == ("x1", "x2", "x3") and len(axes.patches) == 3
-    held = CoverageDisplay.from_estimator(model, x[100:], y[100:])
+    held = displays.CoverageDisplay.from_estimator(model, x[100:], y[100:])
     assert (np.diff(held.shares) >= 0).all() and 0.8 < held.shares[-2] <= 1  # of 90 %
-    refuses(DataError, "got LiftedClass", CoverageDisplay.from_estimator, LiftedClassifier(), x, y)
+    refuses(DataError, "got LiftedClass", type(held).from_estimator, LiftedClassifier(), x, y)
     one = LiftedRegressor(**QUICK).fit(x[:, :1], y)
-    curve = FitDisplay.from_estimator(one, x[:, :1], y)
+    curve = displays.FitDisplay.from_estimator(one, x[:, :1], y)
     np.testing.assert_allclose(curve.mean, one.predict(curve.inputs[0][:, None]))
     words = r"one or two inputs, and X has shape \(200, 3\)"
-    refuses(DataError, words, FitDisplay.from_estimator, model, x, y)
+    refuses(DataError, words, type(curve).from_estimator, model, x, y)
     assert (curve.low < curve.mean).all() and (curve.mean < curve.high).all()
     two = LiftedRegressor(**QUICK).fit(x[:, :2], y)
-    surface = FitDisplay.from_estimator(two, x[:, :2], y)
+    surface = displays.FitDisplay.from_estimator(two, x[:, :2], y)
     corner = np.array([[surface.inputs[0][3], surface.inputs[1][5]]])
     assert surface.mean[3, 5] == pytest.approx(float(two.predict(corner)[0]))
     assert surface.ax_.get_ylabel() == "x2"
@@ -84,7 +79,7 @@ def test_partial_dependence_is_the_mean_and_no_answer_leaves_its_range(monkeypat
     monkeypatch.setattr(displays, "_CELLS", 5)
     x, y = linear()
     model = LiftedRegressor(**QUICK).fit(x, y)
-    found = PartialDependenceDisplay.from_estimator(model, x, 1, ax=Figure().subplots())
+    found = partial_dependence(model, x, 1, ax=Figure().subplots())
     np.testing.assert_allclose(found.inputs, np.linspace(x[:, 1].min(), x[:, 1].max(), 6))
     at = x.copy()
     at[:, 1] = found.inputs[4]
@@ -102,11 +97,11 @@ def test_partial_dependence_of_a_class_is_of_its_probability(monkeypatch) -> Non
     monkeypatch.setattr(displays, "_CELLS", 3)
     x, y = linear()
     model = LiftedClassifier(**QUICK, monotonic_cst=[1, 0, 0]).fit(x, np.where(y > 11, "b", "a"))
-    found = PartialDependenceDisplay.from_estimator(model, x, 0)
+    found = partial_dependence(model, x, 0)
     at = x.copy()
     at[:, 0] = found.inputs[2]
     assert found.mean[2] == pytest.approx(model.predict_proba(at)[:, 1].mean(), rel=1e-6)
-    other = PartialDependenceDisplay.from_estimator(model, x, 0, target="a")
+    other = partial_dependence(model, x, 0, target="a")
     np.testing.assert_allclose(found.mean + other.mean, 1.0, atol=1e-12)
     np.testing.assert_allclose(found.low + other.high, 1.0, atol=1e-6)
     assert (np.diff(found.mean) >= 0).all() and found.ax_.get_ylabel() == "probability of b"
@@ -117,8 +112,8 @@ def test_partial_dependence_of_a_class_is_of_its_probability(monkeypatch) -> Non
         (model, x.astype(str)[:, :2] + "k", {"feature": 0}, "could not convert"),
         (LiftedRegressor(), x, {"feature": 0}, "not fitted"),
     ):
-        refuses(DataError, words, PartialDependenceDisplay.from_estimator, estimator, inputs, **bad)
-    refuses(NotFittedError, "", RelevanceDisplay.from_estimator, LiftedRegressor())
+        refuses(DataError, words, partial_dependence, estimator, inputs, **bad)
+    refuses(NotFittedError, "", relevance, LiftedRegressor())
 
 
 def test_a_path_is_drawn_with_what_its_steps_have() -> None:
@@ -126,7 +121,7 @@ def test_a_path_is_drawn_with_what_its_steps_have() -> None:
         PathStep(rho, 1.0, 0.0, width, evidence, error, None)  # type: ignore[arg-type]
         for rho, width, evidence, error in ((1.0, 1, -3.0, 0.25), (0.1, 4, -2.0, None))
     ]
-    found = PathDisplay.from_path(steps)
+    found = displays.PathDisplay.from_path(steps)
     assert found.error[0] == 0.5 and np.isnan(found.error[1])
     assert isinstance(found.figure_, Figure) and found.ax_.get_xscale() == "log"
     lines = [line for axes in found.figure_.axes for line in axes.lines]

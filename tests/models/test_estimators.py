@@ -18,11 +18,8 @@ from sklearn.exceptions import NotFittedError as NotFittedInSklearn
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.utils import estimator_checks
 from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.estimator_checks import (
-    check_sample_weight_equivalence_on_dense_data,
-    estimator_checks_generator,
-)
 
 from liftednet import LiftedClassifier, LiftedRegressor, LiftedSequenceClassifier
 from liftednet.constraints import GroupMeans
@@ -40,12 +37,13 @@ LEARNING: dict[str, Any] = {**QUICK, "max_iter": 100}
 
 
 # All of scikit-learn's checks of one estimator; of the other, what is of regressions or of fits.
-CHECKS = [*estimator_checks_generator(LiftedClassifier(10, max_iter=5))]
+checks_of = estimator_checks.estimator_checks_generator
+CHECKS = [*checks_of(LiftedClassifier(10, max_iter=5))]
 OF_BOTH = {check.func.__name__ for _, check in CHECKS}
 OF_BOTH -= {"check_fit_idempotent", "check_methods_subset_invariance", "check_estimators_pickle"}
 CHECKS += [
     (regressor, check)
-    for regressor, check in estimator_checks_generator(LiftedRegressor(10, max_iter=5))
+    for regressor, check in checks_of(LiftedRegressor(10, max_iter=5))
     if check.func.__name__ not in OF_BOTH
 ]
 
@@ -59,7 +57,8 @@ def test_all_checks_of_scikit_learn(estimator, check):
 def test_weights_are_repetitions_at_the_defaults(estimator, monkeypatch):
     """On 15 samples of 30 features, of which 500 steps make much of any rounding."""
     monkeypatch.setattr(minibatch, "_STEPS", 500)
-    check_sample_weight_equivalence_on_dense_data(estimator.__name__, estimator())
+    check = estimator_checks.check_sample_weight_equivalence_on_dense_data
+    check(estimator.__name__, estimator())
 
 
 @pytest.mark.parametrize("estimator", [LiftedClassifier, LiftedRegressor, LiftedSequenceClassifier])
@@ -118,25 +117,25 @@ def test_a_warm_start_goes_on():
     refuses(DataError, "the classes were", found.set_params(hidden_layer_sizes=(8,)).fit, X, LABELS)
 
 
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"activation": "wave"}, DataError, "there is no activation 'wave'"),
-        ({"activation": 3}, DeclarationError, "needs an activation"),
-        ({"lam": -1.0}, DataError, "lam must be positive"),
-        ({"method": "magic"}, DeclarationError, "method must be one of"),
-        ({"max_iter": 0}, DataError, "max_iter"),
-        ({"hidden_layer_sizes": (0,)}, DataError, "hidden_layer_sizes must be positive"),
-        ({"hidden_layer_sizes": "8"}, DataError, "positive integers"),
-        ({"class_weight": "heavy"}, DataError, "balanced"),
-        ({"random_state": "luck"}, DataError, "luck"),
-        ({"random_state": -1}, DataError, "random_state"),
-        ({"verbose": "loud"}, DataError, "verbose.*loud"),
-        ({"method": "full", "batch_size": 5}, DataError, "batch_size is for method='minibatch'"),
-        ({"loss": "mse"}, DataError, "loss='mse'.*LiftedRegressor"),
-        ({"validation_fraction": 2.0, "early_stopping": True}, DataError, "strictly between"),
-    ],
-)
+BAD_SETTINGS = [
+    ({"activation": "wave"}, DataError, "there is no activation 'wave'"),
+    ({"activation": 3}, DeclarationError, "needs an activation"),
+    ({"lam": -1.0}, DataError, "lam must be positive"),
+    ({"method": "magic"}, DeclarationError, "method must be one of"),
+    ({"max_iter": 0}, DataError, "max_iter"),
+    ({"hidden_layer_sizes": (0,)}, DataError, "hidden_layer_sizes must be positive"),
+    ({"hidden_layer_sizes": "8"}, DataError, "positive integers"),
+    ({"class_weight": "heavy"}, DataError, "balanced"),
+    ({"random_state": "luck"}, DataError, "luck"),
+    ({"random_state": -1}, DataError, "random_state"),
+    ({"verbose": "loud"}, DataError, "verbose.*loud"),
+    ({"method": "full", "batch_size": 5}, DataError, "batch_size is for method='minibatch'"),
+    ({"loss": "mse"}, DataError, "loss='mse'.*LiftedRegressor"),
+    ({"validation_fraction": 2.0, "early_stopping": True}, DataError, "strictly between"),
+]
+
+
+@pytest.mark.parametrize(("settings", "error", "message"), BAD_SETTINGS)
 def test_settings_are_refused_at_fit(settings, error, message):
     estimator = LiftedClassifier().set_params(**settings)
     refuses(error, message, lambda: estimator.fit(X, NAMES))
@@ -210,42 +209,42 @@ DAYS = pd.DataFrame({"a": [1.0, 2.0] * 5, "b": [True, False] * 5})
 DAYS["day"] = pd.date_range("2024-01-01", periods=10)
 
 
-@pytest.mark.parametrize(
-    ("model", "x", "y", "message"),
-    [
-        (RECURRENT, FLAT[..., 0], np.zeros(4), r"\(samples, steps, features\).* X\[\.\.\., None\]"),
-        (RECURRENT, FLAT, np.zeros(3), "a label for each of 4 sequences"),
-        (RECURRENT, FLAT, np.zeros((4, 2)), "each of their 3 steps"),
-        (RECURRENT, FLAT + np.inf, [0, 1, 0, 1], "infinity"),
-        (RECURRENT, FLAT, [0.5, 1.5, 2.5, 3.5], "continuous"),
-        (RECURRENT, FLAT, [1, 1, 1, 1], "two classes"),
-        (RECURRENT, [FLAT[0], FLAT[1, 1:]], [0, 1], "padded at their ends, and as lengths="),
-        (LiftedClassifier(), X, np.eye(3, dtype=int)[LABELS] > 0, "MultiOutputClassifier"),
-        (LiftedRegressor(), X[:3] * np.nan, [1, 2, 3],
-         r"row 0, column 0 \(nan\)\. Say missing=True .* seen\.$"),
-        (LiftedRegressor(), TEXT, HOLE, r"X holds text, first in row 3, column 1 \(red\): pass a"),
-        (LiftedRegressor(), X, NAMES, r"y holds text, first in row 0 .* LiftedClassifier"),
-        (LiftedRegressor(), X, [*NAMES], r"y holds text, first in row 0 .* LiftedClassifier"),
-        (LiftedRegressor(), X, HOLE, r"y contains NaN\. The first is in row 7 \(nan\)\.$"),
-        (LiftedRegressor(), ODD, np.arange(10.0), r"row 9, column size \(inf\)"),
-        (LiftedRegressor(monotonic_cst={"age": 1}), ODD[:9], np.arange(9.0),
-         r"'age', which is no column of X: there are kind, size\."),
-        (LiftedRegressor(monotonic_cst={"kind": 1}), ODD[:9], np.arange(9.0),
-         "'kind' names kinds, which have no order"),
-        (LiftedRegressor(), pd.DataFrame({"name": [f"row {n}" for n in range(150)]}), X[:, 0],
-         "'name' of X has 150 kinds in 150 rows"),
-        (LiftedRegressor(), pd.DataFrame({"rooms": [1, None, 3, "?", "?"] * 30}), X[:, 0],
-         r"'rooms' .* numbers beside text, '\?' in row 3"),
-        (LiftedRegressor(), pd.DataFrame({"rooms": [[1.0, 2.0]] * 150}), X[:, 0],
-         "'rooms' of X has a list in row 0"),
-        (LiftedClassifier(), DAYS, [0, 1] * 5, "that hold dates: 'day'"),
-        (LiftedRegressor(), DAYS[["a"]], DAYS["day"], "y holds dates"),
-        (LiftedRegressor(), DAYS[["day"]].apply(lambda x: x.dt.to_period("M")), range(10),
-         "that hold dates: 'day'"),
-        (LiftedClassifier(), DAYS[["a"]], pd.Series([*"uuuuvvvv", "u", None], dtype="string"),
-         "no label in row 9"),
-    ],
-)  # fmt: skip
+BAD_DATA = [
+    (RECURRENT, FLAT[..., 0], np.zeros(4), r"\(samples, steps, features\).* X\[\.\.\., None\]"),
+    (RECURRENT, FLAT, np.zeros(3), "a label for each of 4 sequences"),
+    (RECURRENT, FLAT, np.zeros((4, 2)), "each of their 3 steps"),
+    (RECURRENT, FLAT + np.inf, [0, 1, 0, 1], "infinity"),
+    (RECURRENT, FLAT, [0.5, 1.5, 2.5, 3.5], "continuous"),
+    (RECURRENT, FLAT, [1, 1, 1, 1], "two classes"),
+    (RECURRENT, [FLAT[0], FLAT[1, 1:]], [0, 1], "padded at their ends, and as lengths="),
+    (LiftedClassifier(), X, np.eye(3, dtype=int)[LABELS] > 0, "MultiOutputClassifier"),
+    (LiftedRegressor(), X[:3] * np.nan, [1, 2, 3],
+     r"row 0, column 0 \(nan\)\. Say missing=True .* seen\.$"),
+    (LiftedRegressor(), TEXT, HOLE, r"X holds text, first in row 3, column 1 \(red\): pass a"),
+    (LiftedRegressor(), X, NAMES, r"y holds text, first in row 0 .* LiftedClassifier"),
+    (LiftedRegressor(), X, [*NAMES], r"y holds text, first in row 0 .* LiftedClassifier"),
+    (LiftedRegressor(), X, HOLE, r"y contains NaN\. The first is in row 7 \(nan\)\.$"),
+    (LiftedRegressor(), ODD, np.arange(10.0), r"row 9, column size \(inf\)"),
+    (LiftedRegressor(monotonic_cst={"age": 1}), ODD[:9], np.arange(9.0),
+     r"'age', which is no column of X: there are kind, size\."),
+    (LiftedRegressor(monotonic_cst={"kind": 1}), ODD[:9], np.arange(9.0),
+     "'kind' names kinds, which have no order"),
+    (LiftedRegressor(), pd.DataFrame({"name": [f"row {n}" for n in range(150)]}), X[:, 0],
+     "'name' of X has 150 kinds in 150 rows"),
+    (LiftedRegressor(), pd.DataFrame({"rooms": [1, None, 3, "?", "?"] * 30}), X[:, 0],
+     r"'rooms' .* numbers beside text, '\?' in row 3"),
+    (LiftedRegressor(), pd.DataFrame({"rooms": [[1.0, 2.0]] * 150}), X[:, 0],
+     "'rooms' of X has a list in row 0"),
+    (LiftedClassifier(), DAYS, [0, 1] * 5, "that hold dates: 'day'"),
+    (LiftedRegressor(), DAYS[["a"]], DAYS["day"], "y holds dates"),
+    (LiftedRegressor(), DAYS[["day"]].apply(lambda x: x.dt.to_period("M")), range(10),
+     "that hold dates: 'day'"),
+    (LiftedClassifier(), DAYS[["a"]], pd.Series([*"uuuuvvvv", "u", None], dtype="string"),
+     "no label in row 9"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "x", "y", "message"), BAD_DATA)
 def test_what_cannot_be_used_is_named_with_its_place(model, x, y, message):
     refuses(DataError, message, clone(model).fit, x, y)
 

@@ -43,15 +43,15 @@ def test_of_several_starts_the_best_goes_on():
     assert trace_of(warm.fit(x, y)).start == pytest.approx(before, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("options", "solver"),
-    [
-        ({"divergence": "joint"}, None),
-        ({"penalty": SpectralNorm()}, "minibatch"),
-        ({"penalty": Nonnegative()}, "levenberg-marquardt"),
-        ({"method": "gauss-newton", "activation": activations.Tanh()}, "levenberg-marquardt"),
-    ],
-)
+SERVING = [
+    ({"divergence": "joint"}, None),
+    ({"penalty": SpectralNorm()}, "minibatch"),
+    ({"penalty": Nonnegative()}, "levenberg-marquardt"),
+    ({"method": "gauss-newton", "activation": activations.Tanh()}, "levenberg-marquardt"),
+]
+
+
+@pytest.mark.parametrize(("options", "solver"), SERVING)
 def test_the_method_is_one_that_serves(generator, options, solver):
     x = torch.randn(6, 5, 2, generator=generator, dtype=torch.float64)
     model = LiftedRNN(2, 3, 2, max_iter=3, **options).fit(x, (x[..., 0] > 0).long())

@@ -11,15 +11,7 @@ import torch
 from sklearn.datasets import load_diabetes
 
 from liftednet.activations import Tanh
-from liftednet.constraints import (
-    Bounds,
-    Budget,
-    GroupMeans,
-    Linear,
-    Order,
-    Values,
-    violations,
-)
+from liftednet.constraints import Bounds, Budget, GroupMeans, Linear, Order, Values, violations
 from liftednet.losses import BinaryCrossEntropy, SquaredError
 from liftednet.models import LiftedMLP
 from tests.draws import normal

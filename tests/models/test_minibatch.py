@@ -190,14 +190,10 @@ def test_an_interrupted_training_has_no_last_fit():
     assert model.weights[1].matrix.equal(plain.weights[1].matrix)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("epochs", 0), ("batch_size", 2.5), ("rate", 0.0), ("damping", float("inf")), ("rank", -1),
-    ],
-)  # fmt: skip
-def test_numbers_out_of_range_are_refused(name, value):
-    refuses(DataError, name, lambda: Minibatch(**{name: value}))
+def test_numbers_out_of_range_are_refused():
+    bad = {"epochs": 0, "batch_size": 2.5, "rate": 0.0, "damping": float("inf"), "rank": -1}
+    for name, value in bad.items():
+        refuses(DataError, name, Minibatch, **{name: value})
 
 
 def test_steps_never_take_the_memory_of_weights_that_an_epoch_has_kept():

@@ -5,6 +5,7 @@ Under constraints they are held against convex programs over all units in CVXPY.
 
 import re
 from typing import Any
+from unittest.mock import Mock
 
 import cvxpy as cp
 import numpy as np
@@ -57,14 +58,14 @@ def test_the_gap_of_a_fit_is_that_of_its_weights(loss, activation, skip):
     assert found.width == int((model.weights[0].matrix.norm(dim=0) > 0).sum()) < 50
 
 
-@pytest.mark.parametrize(
-    "units, method, said",
-    [
-        (3, "global", "more units than the 3 that there may be"),
-        (50, Global(seconds=1e-9), "its 1e-09 s are over"),
-        (50, Global(rounds=2), "its 2 rounds are used up"),
-    ],
-)
+UNPROVEN = [
+    (3, "global", "more units than the 3 that there may be"),
+    (50, Global(seconds=1e-9), "its 1e-09 s are over"),
+    (50, Global(rounds=2), "its 2 rounds are used up"),
+]
+
+
+@pytest.mark.parametrize("units, method, said", UNPROVEN)
 def test_a_gap_that_is_not_proven_is_told(units, method, said, tmp_path):
     X, y = waves(30)
     model = hinges(units, 0.01, method)
@@ -133,34 +134,29 @@ def test_a_unit_is_added_on_the_scale_of_raw_data():
 
 def test_a_fit_goes_on_from_its_checkpoint_to_the_same_bits(tmp_path):
     X, y = waves(50)
-
-    def stop(step):
-        if step.number == 3:
-            raise KeyboardInterrupt
-
+    stop = Mock(side_effect=[None, None, None, KeyboardInterrupt])
     file, whole, model = tmp_path / "fit", hinges(40, 0.1).fit(X, y), hinges(40, 0.1)
     model.fit(X, y, checkpoint=Checkpoint(file, seconds=0.0), on_step=stop)
     model.fit(X, y, checkpoint=file, resume=True)
     assert outcome(model) == outcome(whole)  # and no round twice
 
 
-@pytest.mark.parametrize(
-    "sizes, options, said",
-    [
-        ((2, 5, 5, 1), {}, "one hidden layer"),
-        ((2, 5, 1), {"activations": Tanh()}, "phi(c u) = c phi(u)"),
-        ((2, 5, 1), {"loss": Quantile(0.5)}, "smooth and convex"),
-        ((2, 5, 1), {"rho": None, "penalty": L1(0.1)}, "rho on every layer"),
-        ((2, 5, 1), {"bias": False}, "with a bias"),
-        ((2, 5, 1), {"divergence": "joint"}, "tight"),
-        ((2, 5, 1), {"missing": True}, "whole"),
-    ],
-)
+NOT_CONVEX = [
+    ((2, 5, 5, 1), {}, "one hidden layer"),
+    ((2, 5, 1), {"activations": Tanh()}, "phi(c u) = c phi(u)"),
+    ((2, 5, 1), {"loss": Quantile(0.5)}, "smooth and convex"),
+    ((2, 5, 1), {"rho": None, "penalty": L1(0.1)}, "rho on every layer"),
+    ((2, 5, 1), {"bias": False}, "with a bias"),
+    ((2, 5, 1), {"divergence": "joint"}, "tight"),
+    ((2, 5, 1), {"missing": True}, "whole"),
+]
+
+
+@pytest.mark.parametrize("sizes, options, said", NOT_CONVEX)
 def test_what_is_not_convex_in_its_units_is_refused(sizes, options, said):
     given = {"activations": ReLU(), "loss": SquaredError(), "rho": 0.1, **options}
-    with pytest.raises(DeclarationError, match=re.escape(said)) as found:
-        LiftedMLP(sizes, method="global", **given)
-    assert any(x in str(found.value) for x in ("gauss-newton", "divergence='tight'"))
+    found = refuses(DeclarationError, re.escape(said), LiftedMLP, sizes, method="global", **given)
+    assert any(x in str(found) for x in ("gauss-newton", "divergence='tight'"))
 
 
 def test_bad_numbers_and_missing_answers_are_refused():
@@ -338,13 +334,13 @@ def test_monotone_optima_are_those_of_monotone_units(inputs, cst):
 SQUARE = SquaredFrobenius(RHO)
 
 
-@pytest.mark.parametrize(
-    "inputs, settings, positive",
-    [
-        (4, {"interaction_cst": "no_interactions"}, False),  # sums of functions of one input
-        (1, {"rho": None, "penalty": [SQUARE, SQUARE + Nonnegative(0)]}, True),  # convex sums
-    ],
-)
+KINDS_OF_UNITS = [
+    (4, {"interaction_cst": "no_interactions"}, False),  # sums of functions of one input
+    (1, {"rho": None, "penalty": [SQUARE, SQUARE + Nonnegative(0)]}, True),  # convex sums
+]
+
+
+@pytest.mark.parametrize("inputs, settings, positive", KINDS_OF_UNITS)
 def test_an_optimum_of_units_of_some_kind_is_proven(inputs, settings, positive):
     X, y, given = rows(24, inputs)
     parts = [(dictionary(X[:, [k]], SIDES), positive) for k in range(inputs)]

@@ -48,9 +48,8 @@ def _part(given: Any, rows: slice) -> Any:
     return None if given is None else given[rows]
 
 
-def _fitted(graph: Graph, coupling: str, method: Any, rows: slice) -> Found:
-    # Two steps of the other solvers of states are no solution.
-    model = graph.model(coupling, method, state_solver="newton-over-time")
+def _fitted(graph: Graph, coupling: str, method: Any, rows: slice, **options: Any) -> Found:
+    model = graph.model(coupling, method, **options)
     model.fit(*(_part(x, rows) for x in (graph.x, graph.y)), lengths=_part(graph.lengths, rows))
     return _found(model)
 
@@ -68,18 +67,16 @@ def _own(rank: int, shares: tuple[int, ...]) -> slice:
 def _full(rank: int, shares: tuple[int, ...]) -> list[Found]:
     # Fits end at their tolerance, which may be anywhere within it: closer ones agree closer.
     base._TOLERANCES[torch.float64] = 1e-10
-    rows = _own(rank, shares)
-    return [_fitted(BY_NAME[name], how, FullBatch(1, tolerance=1e-10), rows) for name, how in FULL]
+    given = FullBatch(1, tolerance=1e-10), _own(rank, shares)
+    # Two steps of the other solvers of states are no solution.
+    solver: Any = {"state_solver": "newton-over-time"}
+    return [_fitted(BY_NAME[name], how, *given, **solver) for name, how in FULL]
 
 
 def _other(rank: int, shares: tuple[int, ...]) -> list[Found]:
-    rows, found = _own(rank, shares), []
-    for graph, coupling, method in OTHERS:
-        chosen = Minibatch(2, 4) if method == "minibatch" else GaussNewton(1)
-        model = graph.model(coupling, chosen)
-        given = (_part(x, rows) for x in (graph.x, graph.y))
-        found.append(_found(model.fit(*given, lengths=_part(graph.lengths, rows))))
-    return found
+    rows = _own(rank, shares)
+    methods: dict[str, Any] = {"minibatch": Minibatch(2, 4), "gauss-newton": GaussNewton(1)}
+    return [_fitted(graph, how, methods[method], rows) for graph, how, method in OTHERS]
 
 
 def _alike(found: Found, other: Found) -> None:

@@ -14,6 +14,7 @@ from liftednet.errors import DataError, DeclarationError, FitWarning, SolverErro
 from liftednet.layers import dense
 from liftednet.losses import BinaryCrossEntropy, Quantile, SquaredError
 from liftednet.models import FullBatch, Lifted, LiftedMLP, Minibatch
+from liftednet.models.builders import feedforward
 from liftednet.samples import Weights
 from tests.models.networks import refuses
 
@@ -28,10 +29,7 @@ OTHERS = GENERATOR.uniform(size=(100, 4))
 
 
 def network(*within) -> Network:
-    graph = Network()
-    hidden = graph.state(ReLU(), dense(graph.input(4), 8))
-    graph.loss(SquaredError(), dense(hidden, 3), within=within)
-    return graph
+    return feedforward((4, 8, 3), ReLU(), SquaredError(), within=within)
 
 
 def balanced(x, found) -> float:
@@ -70,8 +68,7 @@ def test_training_goes_through_the_projection() -> None:
 def test_limits_that_bind_for_all_samples_are_left_again(dtype) -> None:
     """No derivative comes through them there, but projected gradients do."""
     ordered = Linear([[1], [-1]], lower=0.0)
-    graph = Network()
-    graph.loss(SquaredError(), dense(graph.input(4), 2), within=[ordered])
+    graph = feedforward((4, 2), [], SquaredError(), within=[ordered])
     y = np.stack([3 + X[:, 0], X[:, 1]], axis=1)
     wrong = [Weights(torch.zeros(4, 2, dtype=dtype), torch.tensor([-2.0, 5.0], dtype=dtype))]
     model = Lifted(graph, dtype=dtype, start=wrong, standardize=False, rho=1e-3)
@@ -159,17 +156,17 @@ def test_limits_that_no_answer_meets_at_an_input_are_told(held) -> None:
     refuses(DataError, "sample 1", held.forward, np.array([[0.5, 0, 0, 0], [-1.0, 0, 0, 0]]))
 
 
-@pytest.mark.parametrize(
-    ("within", "said"),
-    [
-        ([GroupMeans([0, 1])], "each sample by itself"),
-        ([Budget(1.0)], "each sample by itself"),
-        ([Bounds(lower=[[0.0] * 3] * 2)], "shape"),
-        ([Bounds(lower=1.0), Linear(np.ones(3), upper=2.0)], "contradict"),
-        ([Linear(np.ones(3), equal=1, inputs=[1, 0])], "inputs"),
-        ([Linear(np.ones(2), equal=1)], "2 outputs"),
-    ],
-)
+NOT_HELD = [
+    ([GroupMeans([0, 1])], "each sample by itself"),
+    ([Budget(1.0)], "each sample by itself"),
+    ([Bounds(lower=[[0.0] * 3] * 2)], "shape"),
+    ([Bounds(lower=1.0), Linear(np.ones(3), upper=2.0)], "contradict"),
+    ([Linear(np.ones(3), equal=1, inputs=[1, 0])], "inputs"),
+    ([Linear(np.ones(2), equal=1)], "2 outputs"),
+]
+
+
+@pytest.mark.parametrize(("within", "said"), NOT_HELD)
 def test_what_cannot_be_held_is_refused(within, said) -> None:
     refuses(DataError, said, lambda: network(*within))
 

@@ -15,21 +15,9 @@ import torch
 from sklearn.pipeline import make_pipeline
 from torch.utils.data import TensorDataset
 
-from liftednet import (
-    Activation,
-    LiftedError,
-    LiftedRegressor,
-    Network,
-    activations,
-    certify,
-    losses,
-    penalties,
-    posterior,
-    save,
-    to_torch,
-)
-from liftednet.activations import GELU, MaxPooling, ReLU, Sigmoid, Tanh
-from liftednet.errors import DataError, DeclarationError, NotFittedError
+from liftednet import Activation, LiftedRegressor, Network, certify, posterior, save, to_torch
+from liftednet.activations import GELU, MaxPooling, ReLU, Sigmoid, Sign, Tanh
+from liftednet.errors import DataError, DeclarationError, LiftedError, NotFittedError
 from liftednet.layers import Layer, apply, concatenate, delay, dense, reverse
 from liftednet.losses import CrossEntropy, SimplexCrossEntropy, SquaredError
 from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
@@ -46,37 +34,37 @@ def _with(tensor: torch.Tensor, value: float) -> torch.Tensor:
     return spoiled
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "words"),
-    [
-        (X[:, :3], Y, [r"\(samples, 4\)", r"\(30, 3\)"]),
-        (X[0], Y, [r"\(4,\)"]),
-        (X, Y[:20], ["30", r"\(20,\)"]),
-        (X, Y[:, None].repeat(1, 2), ["3", r"\(30, 2\)"]),
-        (_with(X, float("nan")), Y, ["NaN", r"\(2, 1\)", "Say missing=True where NaN"]),
-        (_with(X, float("inf")), Y, ["infinite", r"\(2, 1\)"]),
-        (X[:0], Y[:0], ["empty", r"\(0, 4\)"]),
-        (X, Y + 1, ["0", "2", "3"]),
-        (X, torch.zeros_like(Y), ["two classes", "every label is 0"]),
-        (X.half(), Y, ["float16"]),
-        (X.long(), Y, ["int64"]),
-        (X.tolist(), Y, ["list"]),
-        (X, np.full(30, 2**64 - 1, np.uint64), r"y has integers beyond 9\d+"),
-        (X, Y.numpy().astype(np.uint64) + np.uint64(2**63), r"y has integers beyond"),
-        (np.ma.masked_array(X.numpy(), X.numpy() > 1), Y, r"X has \d+ masked"),
-        (X, np.ma.masked_array(Y.numpy(), Y.numpy() == 1), r"y has \d+ masked"),
-        (X.to("meta"), Y, "X.*meta.*no numbers"),
-        (X, Y.to("meta"), "y.*meta.*no numbers"),
-        (X.to_sparse(), Y, r"X must be dense.*\.to_dense\(\)"),
-        (X.to_sparse_csr(), Y, r"X must be dense.*sparse_csr"),
-        (scipy.sparse.csr_array(X.numpy()), Y, r"X.*csr_array.*\.toarray\(\)"),
-        (X, Y.to(torch.complex64), "y must be real.*complex64"),
-        (X.numpy().astype(np.longdouble), Y, "X must hold numbers that torch has.*float128"),
-        (torch.tensor(1.0), Y, r"X must have shape \(samples, 4\).*got \(\)"),
-        (np.array([["a"] * 4]), Y, ["X"]),
-        (X, Y.double() + 0.5, ["y"]),
-    ],
-)
+BAD_DATA = [
+    (X[:, :3], Y, [r"\(samples, 4\)", r"\(30, 3\)"]),
+    (X[0], Y, [r"\(4,\)"]),
+    (X, Y[:20], ["30", r"\(20,\)"]),
+    (X, Y[:, None].repeat(1, 2), ["3", r"\(30, 2\)"]),
+    (_with(X, float("nan")), Y, ["NaN", r"\(2, 1\)", "Say missing=True where NaN"]),
+    (_with(X, float("inf")), Y, ["infinite", r"\(2, 1\)"]),
+    (X[:0], Y[:0], ["empty", r"\(0, 4\)"]),
+    (X, Y + 1, ["0", "2", "3"]),
+    (X, torch.zeros_like(Y), ["two classes", "every label is 0"]),
+    (X.half(), Y, ["float16"]),
+    (X.long(), Y, ["int64"]),
+    (X.tolist(), Y, ["list"]),
+    (X, np.full(30, 2**64 - 1, np.uint64), r"y has integers beyond 9\d+"),
+    (X, Y.numpy().astype(np.uint64) + np.uint64(2**63), r"y has integers beyond"),
+    (np.ma.masked_array(X.numpy(), X.numpy() > 1), Y, r"X has \d+ masked"),
+    (X, np.ma.masked_array(Y.numpy(), Y.numpy() == 1), r"y has \d+ masked"),
+    (X.to("meta"), Y, "X.*meta.*no numbers"),
+    (X, Y.to("meta"), "y.*meta.*no numbers"),
+    (X.to_sparse(), Y, r"X must be dense.*\.to_dense\(\)"),
+    (X.to_sparse_csr(), Y, r"X must be dense.*sparse_csr"),
+    (scipy.sparse.csr_array(X.numpy()), Y, r"X.*csr_array.*\.toarray\(\)"),
+    (X, Y.to(torch.complex64), "y must be real.*complex64"),
+    (X.numpy().astype(np.longdouble), Y, "X must hold numbers that torch has.*float128"),
+    (torch.tensor(1.0), Y, r"X must have shape \(samples, 4\).*got \(\)"),
+    (np.array([["a"] * 4]), Y, ["X"]),
+    (X, Y.double() + 0.5, ["y"]),
+]
+
+
+@pytest.mark.parametrize(("x", "y", "words"), BAD_DATA)
 def test_data_are_refused_before_any_work(x, y, words):
     model = full((4, 5, 3))
     refuses(DataError, words, lambda: model.fit(x, y))
@@ -94,34 +82,34 @@ def _infeasible() -> Declared:
     return Declared(lambda w: cp.sum_squares(w), lambda w: [w >= 1, w <= 0])
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"lam": 0.0}, ["lam", "positive", "0.0"]),
-        ({"lam": -1.0}, ["lam", "-1.0"]),
-        ({"lam": float("nan")}, ["lam", "nan"]),
-        ({"lam": [1.0, 1.0]}, ["lam", "1"]),
-        ({"rho": 0.0}, ["rho", "positive"]),
-        ({"rho": [0.1]}, ["rho", "2"]),
-        ({"sweeps": 0}, ["sweeps", "positive integer"]),
-        ({"tolerance": 0.0}, ["tolerance"]),
-        ({"dtype": torch.float16}, ["float16"]),
-        ({"dtype": torch.int64}, ["int64"]),
-        ({"start": "zeros"}, ["zeros", "kaiming"]),
-        ({"start": [_zeros(4, 5)]}, ["2 layers", "1"]),
-        ({"start": [_zeros(4, 6), _zeros(6, 3)]}, [r"\(4, 5\)", r"\(4, 6\)"]),
-        ({"divergence": "loose"}, ["tight", "joint", "loose"]),
-        ({"activations": torch.relu}, ["Activation"]),
-        ({"activations": [activations.ReLU()] * 3}, ["1", "3"]),
-        ({"activations": activations.Sign(), "divergence": "joint"}, ["Lipschitz"]),
-        ({"activations": activations.Sign()}, ["Sign.*layer 1", 'method="minibatch"']),
-        ({"solver": "simplex"}, ["simplex", "reference"]),
-        ({"rho": None, "penalty": [L1(0.1)]}, ["penalty", "2", "1"]),
-        ({"rho": None, "penalty": "l1"}, ["penalty", "l1"]),
-        ({"rho": None, "penalty": _infeasible()}, ["infeasible|no weights|feasible"]),
-        *(({"sizes": sizes}, "sizes") for sizes in NO_SIZES),
-    ],
-)
+BAD_OPTIONS = [
+    ({"lam": 0.0}, ["lam", "positive", "0.0"]),
+    ({"lam": -1.0}, ["lam", "-1.0"]),
+    ({"lam": float("nan")}, ["lam", "nan"]),
+    ({"lam": [1.0, 1.0]}, ["lam", "1"]),
+    ({"rho": 0.0}, ["rho", "positive"]),
+    ({"rho": [0.1]}, ["rho", "2"]),
+    ({"sweeps": 0}, ["sweeps", "positive integer"]),
+    ({"tolerance": 0.0}, ["tolerance"]),
+    ({"dtype": torch.float16}, ["float16"]),
+    ({"dtype": torch.int64}, ["int64"]),
+    ({"start": "zeros"}, ["zeros", "kaiming"]),
+    ({"start": [_zeros(4, 5)]}, ["2 layers", "1"]),
+    ({"start": [_zeros(4, 6), _zeros(6, 3)]}, [r"\(4, 5\)", r"\(4, 6\)"]),
+    ({"divergence": "loose"}, ["tight", "joint", "loose"]),
+    ({"activations": torch.relu}, ["Activation"]),
+    ({"activations": [ReLU()] * 3}, ["1", "3"]),
+    ({"activations": Sign(), "divergence": "joint"}, ["Lipschitz"]),
+    ({"activations": Sign()}, ["Sign.*layer 1", 'method="minibatch"']),
+    ({"solver": "simplex"}, ["simplex", "reference"]),
+    ({"rho": None, "penalty": [L1(0.1)]}, ["penalty", "2", "1"]),
+    ({"rho": None, "penalty": "l1"}, ["penalty", "l1"]),
+    ({"rho": None, "penalty": _infeasible()}, ["infeasible|no weights|feasible"]),
+    *(({"sizes": sizes}, "sizes") for sizes in NO_SIZES),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), BAD_OPTIONS)
 def test_options_are_refused_at_the_door(options, words):
     refuses(LiftedError, words, lambda: full(**{"sizes": (4, 5, 3), **options}))
 
@@ -161,7 +149,7 @@ MISTAKES: dict[str, tuple[Any, ...]] = {
     ),
     "sequences in a list": (LiftedRNN, (3, 4, 2), list(STEPS), Y % 2, "and give lengths="),
     "steps without an axis of outputs": (
-        partial(LiftedRNN, loss=losses.SquaredError()), (3, 4, 1), STEPS, REAL.expand(6, 30).T,
+        partial(LiftedRNN, loss=SquaredError()), (3, 4, 1), STEPS, REAL.expand(6, 30).T,
         r"give \(samples, steps, 1\), as y\[\.\.\., None\]",
     ),
 }  # fmt: skip
@@ -189,7 +177,7 @@ def test_an_estimator_is_the_network_inside_it():
 def test_one_feature_needs_no_axis_of_its_own():
     y = REAL.square()
     found = [
-        LiftedMLP((1, 5, 1), loss=losses.SquaredError(), max_iter=3).fit(x, y).predict(x)
+        LiftedMLP((1, 5, 1), loss=SquaredError(), max_iter=3).fit(x, y).predict(x)
         for x in (REAL, REAL[:, None])
     ]
     assert torch.equal(*found)
@@ -217,33 +205,33 @@ def test_numbers_of_numpy_are_numbers():
     assert repr(sequences) == repr(same)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"start": 3}, "Weights.*int"),
-        ({"start": PAIRS}, "Weights.*tuple"),
-        ({"solver": None}, "solver.*None"),
-        ({"solver": 3}, "solver.*3"),
-        ({"rho": "1"}, "rho.*'1'"),
-        ({"rho": 0.1, "penalty": penalties.Nonnegative()}, r"rho=0\.1.*SquaredFrobenius.*rho=None"),
-        ({"dtype": "float32"}, "dtype.*float32"),
-        ({"divergence": []}, r"divergence.*\[\]"),
-        ({"method": []}, r"method.*\[\]"),
-        ({"penalty": penalties.L1(0.1), "method": GaussNewton()}, "gauss-newton.*L1"),
-    ],
-)
+AT_THE_DOOR = [
+    ({"start": 3}, "Weights.*int"),
+    ({"start": PAIRS}, "Weights.*tuple"),
+    ({"solver": None}, "solver.*None"),
+    ({"solver": 3}, "solver.*3"),
+    ({"rho": "1"}, "rho.*'1'"),
+    ({"rho": 0.1, "penalty": Nonnegative()}, r"rho=0\.1.*SquaredFrobenius.*rho=None"),
+    ({"dtype": "float32"}, "dtype.*float32"),
+    ({"divergence": []}, r"divergence.*\[\]"),
+    ({"method": []}, r"method.*\[\]"),
+    ({"penalty": L1(0.1), "method": GaussNewton()}, "gauss-newton.*L1"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), AT_THE_DOOR)
 @pytest.mark.parametrize("build", [partial(LiftedMLP, (4, 3)), partial(LiftedRNN, 4, 5, 3)])
 def test_mistakes_are_refused_at_the_door(build, options, words):
     refuses(LiftedError, words, lambda: build(**options))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "right"),
-    [
-        ("epochs", "'max_iter'$"), ("divergense", "'divergence'$"), ("random_state", "'seed'$"),
-        ("sel", "penalty"),
-    ],
-)  # fmt: skip
+MISSPELT = [
+    ("epochs", "'max_iter'$"), ("divergense", "'divergence'$"), ("random_state", "'seed'$"),
+    ("sel", "penalty"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "right"), MISSPELT)
 @pytest.mark.parametrize("build", [partial(LiftedMLP, (4, 3)), partial(LiftedRNN, 4, 5, 3)])
 def test_an_argument_that_there_is_not_is_told_with_one_that_there_is(build, wrong, right):
     refuses(TypeError, f"^Lifted... has no argument '{wrong}'.*{right}", build, **{wrong: 3})
@@ -260,18 +248,18 @@ def test_labels_of_any_integer_type_are_labels(kind):
     assert model.fit(ROWS, labels).weights[0].matrix.equal(wanted)
 
 
-@pytest.mark.parametrize(
-    ("lengths", "words"),
-    [
-        (["a"] * 60, "lengths must be integers.*'a'"),
-        ([None] * 60, "lengths must be integers.*None"),
-        ([2**70] * 60, "lengths must be integers.*118"),
-        (np.full(60, 1j), "lengths must be real"),
-        (np.full(60, 2**64 - 1, np.uint64), "lengths has integers beyond"),
-        (torch.ones(60), "lengths must be integers.*float32"),
-        (1, "lengths must be a torch tensor"),
-    ],
-)
+BAD_LENGTHS = [
+    (["a"] * 60, "lengths must be integers.*'a'"),
+    ([None] * 60, "lengths must be integers.*None"),
+    ([2**70] * 60, "lengths must be integers.*118"),
+    (np.full(60, 1j), "lengths must be real"),
+    (np.full(60, 2**64 - 1, np.uint64), "lengths has integers beyond"),
+    (torch.ones(60), "lengths must be integers.*float32"),
+    (1, "lengths must be a torch tensor"),
+]
+
+
+@pytest.mark.parametrize(("lengths", "words"), BAD_LENGTHS)
 def test_lengths_that_are_none_are_refused(lengths, words):
     refuses(DataError, words, LiftedRNN(4, 5, 3).fit, ROWS[:, None], LABELS, lengths=lengths)
 
@@ -356,25 +344,25 @@ def _not_affine(network: Network, x: Any) -> None:
     network.loss(CrossEntropy(), dense(network.state(ReLU(), apply(_Bent(), h)), 3))
 
 
-@pytest.mark.parametrize(
-    ("build", "words"),
-    [
-        (_cycle, ["states 1", "states 2", "without a delay"]),
-        (_both_ways, ["states 1", "Reverse", "delays"]),
-        (lambda network, x: network.state(ReLU(), dense(x, 3)), ["an input and a loss"]),
-        (_without_pre_activations, ["states 1", "no pre-activations"]),
-        (_foreign, ["another network"]),
-        (
-            lambda network, x: network.loss(CrossEntropy(), dense(x + Network().input(4), 3)),
-            ["input 1", "another network"],
-        ),
-        (_output_states_below, ["states 1", "loss of its own"]),
-        (_through_weights, ["Product", "states 1", "state of its own"]),
-        (_weights_twice, ["weights"]),
-        (lambda _, x: dense(x, 4, weights=dense(x, 4).weights, penalty=Nonnegative()), ["shared"]),
-        (_not_affine, [r"_Bent.*not affine"]),
-    ],
-)
+BAD_GRAPHS = [
+    (_cycle, ["states 1", "states 2", "without a delay"]),
+    (_both_ways, ["states 1", "Reverse", "delays"]),
+    (lambda network, x: network.state(ReLU(), dense(x, 3)), ["an input and a loss"]),
+    (_without_pre_activations, ["states 1", "no pre-activations"]),
+    (_foreign, ["another network"]),
+    (
+        lambda network, x: network.loss(CrossEntropy(), dense(x + Network().input(4), 3)),
+        ["input 1", "another network"],
+    ),
+    (_output_states_below, ["states 1", "loss of its own"]),
+    (_through_weights, ["Product", "states 1", "state of its own"]),
+    (_weights_twice, ["weights"]),
+    (lambda _, x: dense(x, 4, weights=dense(x, 4).weights, penalty=Nonnegative()), ["shared"]),
+    (_not_affine, [r"_Bent.*not affine"]),
+]
+
+
+@pytest.mark.parametrize(("build", "words"), BAD_GRAPHS)
 def test_graphs_that_cannot_be_are_refused_at_the_door(build, words):
     network = Network()
 
@@ -385,27 +373,27 @@ def test_graphs_that_cannot_be_are_refused_at_the_door(build, words):
     refuses(DeclarationError, words, declared)
 
 
-@pytest.mark.parametrize(
-    ("build", "words"),
-    [
-        (lambda n, x, s: n.state(ReLU(), units=3, sequence=False).of(dense(x, 4)),
-         ["states 1", r"\(3,\)", r"\(4,\)"]),
-        (lambda n, x, s: n.state(ReLU(), units=3).of(dense(x, 3)), ["states 1", "sequence"]),
-        (lambda n, x, s: n.state(MaxPooling(2), dense(x, 3)), ["MaxPooling", "maximum"]),
-        (lambda n, x, s: n.state(GELU(), dense(x, 3)), ["GELU", "rising"]),
-        (lambda n, x, s: n.maximum(dense(x, 3), dense(x, 4)), [r"\(3,\)", r"\(4,\)"]),
-        (lambda n, x, s: n.maximum(), ["maximum needs"]),
-        (lambda n, x, s: n.state(ReLU(), dense(x, 3), lam=0.0), ["lam", "positive"]),
-        (lambda n, x, s: n.state(ReLU(), dense(x, 3), bounds=(1.0, 0.0)), ["bound"]),
-        (lambda n, x, s: n.state(torch.relu, dense(x, 3)), ["Activation"]),
-        (lambda n, x, s: n.state(ReLU(), 3), ["pre-activations|expression"]),
-        (lambda n, x, s: n.loss("squares", dense(x, 3)), ["loss"]),
-        (lambda n, x, s: n.loss(CrossEntropy(), dense(x, 3), weight=-1.0), ["weight"]),
-        (lambda n, x, s: n.loss(SimplexCrossEntropy(), dense(x, 3), activation=Sigmoid()),
-         ["Sigmoid"]),
-        (lambda n, x, s: n.input(0), ["sizes"]),
-    ],
-)  # fmt: skip
+BAD_DECLARATIONS = [
+    (lambda n, x, s: n.state(ReLU(), units=3, sequence=False).of(dense(x, 4)),
+     ["states 1", r"\(3,\)", r"\(4,\)"]),
+    (lambda n, x, s: n.state(ReLU(), units=3).of(dense(x, 3)), ["states 1", "sequence"]),
+    (lambda n, x, s: n.state(MaxPooling(2), dense(x, 3)), ["MaxPooling", "maximum"]),
+    (lambda n, x, s: n.state(GELU(), dense(x, 3)), ["GELU", "rising"]),
+    (lambda n, x, s: n.maximum(dense(x, 3), dense(x, 4)), [r"\(3,\)", r"\(4,\)"]),
+    (lambda n, x, s: n.maximum(), ["maximum needs"]),
+    (lambda n, x, s: n.state(ReLU(), dense(x, 3), lam=0.0), ["lam", "positive"]),
+    (lambda n, x, s: n.state(ReLU(), dense(x, 3), bounds=(1.0, 0.0)), ["bound"]),
+    (lambda n, x, s: n.state(torch.relu, dense(x, 3)), ["Activation"]),
+    (lambda n, x, s: n.state(ReLU(), 3), ["pre-activations|expression"]),
+    (lambda n, x, s: n.loss("squares", dense(x, 3)), ["loss"]),
+    (lambda n, x, s: n.loss(CrossEntropy(), dense(x, 3), weight=-1.0), ["weight"]),
+    (lambda n, x, s: n.loss(SimplexCrossEntropy(), dense(x, 3), activation=Sigmoid()),
+     ["Sigmoid"]),
+    (lambda n, x, s: n.input(0), ["sizes"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("build", "words"), BAD_DECLARATIONS)
 def test_declarations_that_do_not_fit_are_refused_on_the_spot(build, words):
     network = Network()
     x, sequence = network.input(4), network.input(4, sequence=True)

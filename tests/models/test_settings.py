@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import pytest
 
 from liftednet import LiftedClassifier, LiftedRegressor
-from liftednet.activations import ReLU, Sigmoid, Tanh
+from liftednet.activations import Identity, ReLU, Sigmoid, Softplus, Tanh
 from liftednet.errors import DeclarationError
 from liftednet.layers import dense
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
@@ -22,18 +23,12 @@ from tests.models.networks import refuses, same_bits, trace_of
 from tests.models.registry import BY_NAME, LABELS, ROWS, TARGETS, Graph
 
 BUILT: dict[str, Callable[..., Lifted]] = {
-    "chain": lambda **how: LiftedMLP((4, 5, 4, 3), (Tanh(), ReLU()), **how),
-    "without a bias": lambda **how: LiftedMLP(
-        (4, 5, 2), BY_NAME["without a bias"].network().states[0].activation, SquaredError(),
-        bias=(False, True), **how
-    ),
-    "output states": lambda **how: LiftedMLP((4, 5, 3), ReLU(), SimplexCrossEntropy(), **how),
-    "binary labels": lambda **how: LiftedMLP(
-        (4, 5, 2), BY_NAME["binary labels"].network().states[0].activation, BinaryCrossEntropy(),
-        **how
-    ),
-    "recurrent": lambda **how: LiftedRNN(2, 3, 3, **how),
-}  # fmt: skip
+    "chain": partial(LiftedMLP, (4, 5, 4, 3), (Tanh(), ReLU())),
+    "without a bias": partial(LiftedMLP, (4, 5, 2), Softplus(), SquaredError(), bias=[False, True]),
+    "output states": partial(LiftedMLP, (4, 5, 3), ReLU(), SimplexCrossEntropy()),
+    "binary labels": partial(LiftedMLP, (4, 5, 2), Identity(), BinaryCrossEntropy()),
+    "recurrent": partial(LiftedRNN, 2, 3, 3),
+}
 METHODS = ("auto", FullBatch(2), Minibatch(epochs=3, batch_size=5), GaussNewton(2))
 
 
@@ -67,13 +62,13 @@ def test_a_shape_is_a_setting_of_chains(how: dict[str, Any]) -> None:
     refuses(DeclarationError, "another graph", Lifted, BY_NAME["two of each"].network(), **how)
 
 
-@pytest.mark.parametrize(
-    ("kind", "targets", "builder"),
-    [
-        (LiftedClassifier, LABELS, LiftedMLP((4, 5, 3), max_iter=5)),
-        (LiftedRegressor, TARGETS, LiftedMLP((4, 5, 2), loss=SquaredError(), max_iter=5)),
-    ],
-)
+ESTIMATORS = [
+    (LiftedClassifier, LABELS, LiftedMLP((4, 5, 3), max_iter=5)),
+    (LiftedRegressor, TARGETS, LiftedMLP((4, 5, 2), loss=SquaredError(), max_iter=5)),
+]
+
+
+@pytest.mark.parametrize(("kind", "targets", "builder"), ESTIMATORS)
 def test_an_estimator_is_the_builder(kind, targets, builder) -> None:
     found = kind((5,), random_state=0, max_iter=5).fit(ROWS.numpy(), targets.numpy()).model_
     assert same_bits(found.weights, builder.fit(ROWS, targets).weights)
@@ -101,17 +96,17 @@ def rhos(model: Lifted) -> list[float]:
     return [penalty.rho for penalty in penalties if isinstance(penalty, SquaredFrobenius)]
 
 
-@pytest.mark.parametrize(
-    ("model", "expected"),
-    [
-        (LiftedMLP((4, 5, 5, 3), Sigmoid()), [FLAT, FLAT, 1.0]),
-        (LiftedMLP((4, 5, 5, 3), [Sigmoid(), Tanh()]), [FLAT, 1.0, 1.0]),
-        (LiftedMLP((4, 5, 5, 3), ReLU()), [1.0, 1.0, 1.0]),
-        (LiftedMLP((4, 5, 3), Sigmoid(), rho=2.0), [2.0, 2.0]),
-        (LiftedMLP((4, 5, 3), Sigmoid(), rho=[2.0, 3.0]), [2.0, 3.0]),
-        (LiftedRNN(4, 5, 3, activation=Sigmoid()), [3 * FLAT, 3.0]),
-    ],
-)
+MEASURED = [
+    (LiftedMLP((4, 5, 5, 3), Sigmoid()), [FLAT, FLAT, 1.0]),
+    (LiftedMLP((4, 5, 5, 3), [Sigmoid(), Tanh()]), [FLAT, 1.0, 1.0]),
+    (LiftedMLP((4, 5, 5, 3), ReLU()), [1.0, 1.0, 1.0]),
+    (LiftedMLP((4, 5, 3), Sigmoid(), rho=2.0), [2.0, 2.0]),
+    (LiftedMLP((4, 5, 3), Sigmoid(), rho=[2.0, 3.0]), [2.0, 3.0]),
+    (LiftedRNN(4, 5, 3, activation=Sigmoid()), [3 * FLAT, 3.0]),
+]
+
+
+@pytest.mark.parametrize(("model", "expected"), MEASURED)
 def test_rho_is_measured_by_what_a_layer_passes_on(model: Lifted, expected: list[float]) -> None:
     assert rhos(model) == pytest.approx(expected)
 

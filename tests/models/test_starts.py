@@ -18,17 +18,17 @@ X, Y = torch.tensor(DIGITS, dtype=torch.float32) / 16, torch.tensor(LABELS)
 STILL = Minibatch(epochs=1, rate=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("activation", "expected"),
-    [
-        (activations.Sigmoid(), (0.0, 1.0)),
-        (activations.Tanh(), (0.0, 0.5)),
-        (activations.ReLU(), (1.0, 0.5)),
-        (activations.Identity(), (0.0, 1.0)),
-        (activations.Sign(), (0.0, 0.2)),
-        (activations.Softmax(), (0.0, 1.0)),
-    ],
-)
+RANGES = [
+    (activations.Sigmoid(), (0.0, 1.0)),
+    (activations.Tanh(), (0.0, 0.5)),
+    (activations.ReLU(), (1.0, 0.5)),
+    (activations.Identity(), (0.0, 1.0)),
+    (activations.Sign(), (0.0, 0.2)),
+    (activations.Softmax(), (0.0, 1.0)),
+]
+
+
+@pytest.mark.parametrize(("activation", "expected"), RANGES)
 def test_the_range_of_an_activation_is_where_it_is_nearly_linear(activation, expected):
     assert linear_range(activation) == expected
 

@@ -41,11 +41,10 @@ def test_a_regression_does_not_answer_to_a_column_that_stood_still(method, const
 
 
 def test_what_rounding_leaves_of_a_constant_column_is_zero():
-    network, x = Network(), torch.tensor(with_column(X, 0.1 + 1e-16 * (np.arange(80) % 2)))
-    given = network.input(5)
-    network.loss(losses.SquaredError(), dense(given, 1))
+    network = LiftedMLP((5, 1), loss=losses.SquaredError()).network
+    x = torch.tensor(with_column(X, 0.1 + 1e-16 * (np.arange(80) % 2)))
     data = prepared(network, x, X[:, :1])
-    seen = standardization_of(network, data).of(data).values[given]
+    seen = standardization_of(network, data).of(data).values[network.inputs[0]]
     assert seen.bool().any(0).tolist() == [True] * 4 + [False]
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import cvxpy as cp
 import numpy as np
@@ -26,24 +27,15 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from benchmarks.papers.lifted_rule import forward_lifted
-from liftednet import (
-    Activation,
-    LiftedClassifier,
-    LiftedError,
-    LiftedRegressor,
-    Network,
-    activations,
-    lift,
-    load,
-    losses,
-    penalties,
-    save,
-)
+from liftednet import Activation, LiftedClassifier, LiftedRegressor, activations, lift, load, save
 from liftednet.command.app import app
-from liftednet.errors import DataError, FitWarning, NotFittedError
+from liftednet.errors import DataError, FitWarning, LiftedError, NotFittedError
 from liftednet.layers import concatenate, dense
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy
 from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.storage import _pack
+from liftednet.network import Network
+from liftednet.penalties import L1, Declared, Nonnegative, RowNorm, SquaredFrobenius
 from liftednet.solvers import NewtonOverTime, Proximal, get_solver, solver_names
 from liftednet.storage import CATALOGUE as NAMED
 from liftednet.storage import describe, read_tensors, rebuild, replace_file, write
@@ -130,20 +122,20 @@ def other(change: str) -> Network:
     top = activations.Sigmoid() if change == "activation" else activations.Tanh()
     g = network.state(top, 0.5 * dense(h, 5, bias=False) + h)
     features = network.state(top, dense(g, 5)) if change == "state" else g
-    loss = losses.BinaryCrossEntropy() if change == "loss" else losses.CrossEntropy()
+    loss = BinaryCrossEntropy() if change == "loss" else CrossEntropy()
     network.loss(loss, dense(concatenate(h, features), 3))
     return network
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("bias", "weights 1 is .*bias=False.* and was .*bias=True"),
-        ("activation", r"layer 2 was saved as Tanh .*Sigmoid\(\) is another map"),
-        ("state", r"weights 3 is .*\(5, 5\).* and was .*\(10, 3\)"),
-        ("loss", r"loss 1 is BinaryCrossEntropy\(\).* and was CrossEntropy\(\)"),
-    ],
-)
+OTHER_GRAPHS = [
+    ("bias", "weights 1 is .*bias=False.* and was .*bias=True"),
+    ("activation", r"layer 2 was saved as Tanh .*Sigmoid\(\) is another map"),
+    ("state", r"weights 3 is .*\(5, 5\).* and was .*\(10, 3\)"),
+    ("loss", r"loss 1 is BinaryCrossEntropy\(\).* and was CrossEntropy\(\)"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), OTHER_GRAPHS)
 def test_another_graph_is_refused_with_the_first_difference(change, message, tmp_path) -> None:
     path = save(fitted("residual")[0], tmp_path / "model")
     refuses(DataError, message, lambda: load(path, network=other(change)))
@@ -159,11 +151,11 @@ SETTINGS: list[dict[str, Any]] = [
     {"method": FullBatch(1), "solver": "proximal-weights"},
     {"method": FullBatch(1), "divergence": "joint", "lam": (0.5,)},
     {"method": FullBatch(1), "solver": Proximal(1e-7)},
-    {"penalty": (penalties.L1(0.1) + penalties.Nonnegative(1e-4), penalties.RowNorm(2.0))},
-    {"penalty": penalties.SquaredFrobenius(0.2, torch.ones(5, 5)), "bias": [True, False]},
+    {"penalty": (L1(0.1) + Nonnegative(1e-4), RowNorm(2.0))},
+    {"penalty": SquaredFrobenius(0.2, torch.ones(5, 5)), "bias": [True, False]},
     {"bias": False, "rho": (0.1, 0.2), "dtype": torch.float64},
     {"sizes": (5, 6, 4, 3), "activations": [activations.Clipped(-1.0, 1.0), activations.Tanh()]},
-    {"loss": losses.SimplexCrossEntropy(), "divergence": "joint", "lam": 0.5},
+    {"loss": SimplexCrossEntropy(), "divergence": "joint", "lam": 0.5},
     {"sizes": (5, 3), "activations": []},
     *({"state_solver": get_solver(name)} for name in solver_names()),
 ]
@@ -185,12 +177,12 @@ ARCHIVES = Path(__file__).with_name("archives")
 ANSWERS = "answers.safetensors"
 
 
-class Doubled(losses.CrossEntropy):
+class Doubled(CrossEntropy):
     """A loss of a user."""
 
 
 def test_what_a_file_cannot_hold_is_asked_for(plain, tmp_path) -> None:
-    own = penalties.Declared(lambda w: 0.1 * cp.sum_squares(w))
+    own = Declared(lambda w: 0.1 * cp.sum_squares(w))
     model = untrained(5, 3, activations=[], loss=Doubled(), penalty=own, method=FullBatch(1))
     path = save(model, tmp_path / "model")
     refuses(DataError, r"Doubled\(\) was declared outside.*loss=\.\.\.", load, path, penalty=own)
@@ -273,23 +265,16 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_an_interrupt_or_a_full_disk_leaves_the_file_that_was(plain, tmp_path, monkeypatch) -> None:
+def test_an_interrupt_or_a_full_disk_leaves_the_file_that_was(plain, tmp_path) -> None:
     path = save(plain, tmp_path / "model")
     before = path.read_bytes()
 
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", stop)
+    with patch("os.replace", side_effect=KeyboardInterrupt):
         refuses(KeyboardInterrupt, "", save, plain, path)
     assert path.read_bytes() == before
-    with (
-        files_of_at_most(len(before) // 2),
-        pytest.raises(DataError, match="File too large") as full,
-    ):
-        save(plain, path)
-    assert full.value.__suppress_context__  # one error, not a chain
+    with files_of_at_most(len(before) // 2):
+        full = refuses(DataError, "File too large", save, plain, path)
+    assert full.__suppress_context__  # one error, not a chain
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["model"]
 
@@ -299,7 +284,7 @@ def test_what_cannot_be_saved_or_loaded_is_refused(plain, tmp_path) -> None:
     save_file({"a": torch.zeros(2)}, file)
     torn.write_bytes(b"not a file of tensors")
     linear = torch.nn.Linear(3, 2)
-    lifted = lift(linear, torch.zeros(2, 3), loss=losses.CrossEntropy(), show=False)
+    lifted = lift(linear, torch.zeros(2, 3), loss=CrossEntropy(), show=False)
     refused: list[tuple[Callable[[], Any], str]] = [
         (lambda: save(LiftedMLP((5, 6, 3)), path), "call fit"),
         (lambda: save(lifted, path), r"got LiftedModule: .*state_dict.*write_"),
@@ -336,35 +321,35 @@ def described(**changes: Any) -> dict[str, str]:
     return {"model": json.dumps({"kind": "LiftedMLP", "architecture": {**about, **changes}})}
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"version": "99"}, "version 99"),
-        ({"model": "{"}, "cannot be read"),
-        ({"model": "{}"}, "lacks"),
-        ({"model": '{"kind": "Other", "architecture": {}}'}, "holds a 'Other'"),
-        ({"model": '{"kind": [[]], "architecture": {}}'}, r"holds a \[\[\]\]"),
-        ({"model": '{"kind": "LiftedMLP", "architecture": {}}'}, "make no LiftedMLP"),
-        ({"model": '{"kind": ' + "[" * 10**5 + "}"}, "cannot be read"),
-        ({"model": '{"kind": "LiftedRNN", "architecture": {"activations": []}}'}, "no LiftedRNN"),
-        ({"model": '{"kind": "LiftedMLP", "architecture": 3}'}, "make no LiftedMLP"),
-        (described(sizes=[10**9, 10**9, 3]), "start weight of layer 0 must have shape"),
-        (described(sizes="5"), "sizes must be"),
-        (described(activations=["Tanh"]), "make no LiftedMLP"),
-        (described(activations=[{"name": "Tanh", "parameters": {"a": 1}}]), "describes no Tanh"),
-        (described(loss={"name": "Mine"}), "Mine was declared outside"),
-        (described(lam=[-1.0]), "lam must be positive"),
-        (described(dtype="float16"), "names the type 'float16'"),
-        ({"weight.1": torch.zeros(5, 7)}, r"must have shape \(5, 6\), got \(5, 7\)"),
-        ({"bias.2": torch.tensor([0.0, float("nan"), 0.0])}, "bias.2 .* NaN"),
-        ({"bias.2": torch.tensor([0, 1, 0])}, "bias.2 .* must be torch.float32"),
-        ({"bias.2": torch.zeros(3).double()}, "the weights in a file are of one type"),
-        (described(last_only=[7]), "make no LiftedMLP"),
-        (described(learned=[]), "make no LiftedMLP"),
-        (described(state_solver={"name": "import_module", "parameters": {}}), "outside of lifted"),
-        (described(graph={}), "the network is not the one that was saved"),
-    ],
-)
+DAMAGED = [
+    ({"version": "99"}, "version 99"),
+    ({"model": "{"}, "cannot be read"),
+    ({"model": "{}"}, "lacks"),
+    ({"model": '{"kind": "Other", "architecture": {}}'}, "holds a 'Other'"),
+    ({"model": '{"kind": [[]], "architecture": {}}'}, r"holds a \[\[\]\]"),
+    ({"model": '{"kind": "LiftedMLP", "architecture": {}}'}, "make no LiftedMLP"),
+    ({"model": '{"kind": ' + "[" * 10**5 + "}"}, "cannot be read"),
+    ({"model": '{"kind": "LiftedRNN", "architecture": {"activations": []}}'}, "no LiftedRNN"),
+    ({"model": '{"kind": "LiftedMLP", "architecture": 3}'}, "make no LiftedMLP"),
+    (described(sizes=[10**9, 10**9, 3]), "start weight of layer 0 must have shape"),
+    (described(sizes="5"), "sizes must be"),
+    (described(activations=["Tanh"]), "make no LiftedMLP"),
+    (described(activations=[{"name": "Tanh", "parameters": {"a": 1}}]), "describes no Tanh"),
+    (described(loss={"name": "Mine"}), "Mine was declared outside"),
+    (described(lam=[-1.0]), "lam must be positive"),
+    (described(dtype="float16"), "names the type 'float16'"),
+    ({"weight.1": torch.zeros(5, 7)}, r"must have shape \(5, 6\), got \(5, 7\)"),
+    ({"bias.2": torch.tensor([0.0, float("nan"), 0.0])}, "bias.2 .* NaN"),
+    ({"bias.2": torch.tensor([0, 1, 0])}, "bias.2 .* must be torch.float32"),
+    ({"bias.2": torch.zeros(3).double()}, "the weights in a file are of one type"),
+    (described(last_only=[7]), "make no LiftedMLP"),
+    (described(learned=[]), "make no LiftedMLP"),
+    (described(state_solver={"name": "import_module", "parameters": {}}), "outside of lifted"),
+    (described(graph={}), "the network is not the one that was saved"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), DAMAGED)
 def test_a_damaged_file_is_refused(plain, tmp_path, changes, message):
     path = changed(save(plain, tmp_path / "model"), **changes)
     refuses(LiftedError, message, lambda: load(path))
@@ -390,7 +375,7 @@ def test_an_estimator_comes_back_with_labels_columns_and_settings(labels, tmp_pa
     X = pd.DataFrame(draw.normal(size=(60, 2)), columns=["age", "height"])
     X["town"] = pd.Categorical(draw.choice(["Ulm", "Bonn", "Kiel"], 60))
     y = labels[(X["age"] > 0).astype(int)]
-    settings: dict[str, Any] = {"penalty": penalties.L1(0.01), "random_state": 0, "max_iter": 20}
+    settings: dict[str, Any] = {"penalty": L1(0.01), "random_state": 0, "max_iter": 20}
     fitted = LiftedClassifier((4,), **settings).fit(X, y)
     path = save(fitted, tmp_path / "model.safetensors")
     found = load(path)
@@ -414,7 +399,7 @@ EARLIER: list[tuple[str, str, dict[str, Any], Any]] = [  # a setting, as it was,
     ("method", "FullBatch", {"sweeps": 3, "store": "/nowhere"}, FullBatch(3)),
     ("method", "FullBatch", LEARNED, FullBatch(2)),
     ("method", "Minibatch", {"epochs": 3, "refresh": 20}, Minibatch(3)),
-    ("penalty", "SimplexRows", {"total": 1.0}, penalties.SquaredFrobenius(1.0)),
+    ("penalty", "SimplexRows", {"total": 1.0}, SquaredFrobenius(1.0)),
 ]
 
 

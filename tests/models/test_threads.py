@@ -22,7 +22,7 @@ from tests.models.networks import labeled, refuses
 X, Y = labeled(samples=60)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def four() -> Iterator[None]:
     """Let torch have four threads for a test."""
     before = torch.get_num_threads()
@@ -31,7 +31,6 @@ def four() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.usefixtures("four")
 @pytest.mark.parametrize("method", [Minibatch(2), FullBatch(1), GaussNewton(2)], ids=str)
 def test_small_fits_have_one_thread_and_the_bits_of_one(method: Any) -> None:
     seen: list[int] = []
@@ -46,7 +45,6 @@ def test_small_fits_have_one_thread_and_the_bits_of_one(method: Any) -> None:
     assert torch.equal(*found)
 
 
-@pytest.mark.usefixtures("four")
 def test_threads_come_back_where_a_fit_fails() -> None:
     def fail(_: Any) -> None:
         assert torch.get_num_threads() == 1
@@ -81,7 +79,6 @@ WORK: list[tuple[Any, Any, Any, int]] = [
 ]
 
 
-@pytest.mark.usefixtures("four")
 @pytest.mark.parametrize(("network", "method", "given", "wanted"), WORK)
 def test_threads_follow_the_largest_product(network, method, given, wanted) -> None:
     with few_threads(network, method, given, "cpu"):
@@ -89,7 +86,6 @@ def test_threads_follow_the_largest_product(network, method, given, wanted) -> N
     assert torch.get_num_threads() == 4
 
 
-@pytest.mark.usefixtures("four")
 def test_what_torch_computes_itself_keeps_its_threads() -> None:
     class Fourier(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -207,8 +207,7 @@ def test_weight_residual_is_the_gradient(
 ) -> None:
     problem = weight_fit(kind(activation), torch.float64, bias)
     rows = problem.design.features + bias
-    shape = (rows, problem.units)
-    value = problem.design.split(torch.randn(shape, generator=generator, dtype=torch.float64))
+    value = problem.design.split(normal(rows, problem.units, seed=generator))
     if "from_function" in repr(activation) or not activation.declares("conjugate_value"):
         value = solve(problem).value  # values from quadrature have no autograd: judge the end
         assert problem.measure(value).residual <= 1e-7
@@ -275,9 +274,8 @@ def test_smoothness_is_a_lipschitz_constant_and_hardly_more(generator: torch.Gen
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("samples", "inputs"), [(1, 1), (40, 300), (20_000, 257)])
 def test_sums_are_those_of_the_dense_matrix(samples: int, inputs: int, bias: bool) -> None:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(samples, inputs, generator=generator)
-    v = torch.randn(samples, 3, generator=generator)
+    x = normal(samples, inputs, dtype=torch.float32)
+    v = normal(samples, 3, seed=1, dtype=torch.float32)
     dense = torch.cat([x.double(), torch.ones(samples, int(bias), dtype=torch.float64)], dim=1)
     design = Design(x, bias)
     found = design.gram, design.total, design.cross(v)

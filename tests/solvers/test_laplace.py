@@ -31,7 +31,8 @@ from liftednet.solvers.gauss_newton.laplace import averaged, laplace, share_of
 from liftednet.solvers.gauss_newton.objective import Forward
 from liftednet.solvers.gauss_newton.steps import steps
 from tests.draws import normal
-from tests.models.networks import refuses
+from tests.models.networks import refuses, trace_of
+from tests.models.registry import BY_NAME
 from tests.solvers.forwards import linear as linear_network
 from tests.solvers.forwards import target
 
@@ -285,9 +286,8 @@ def test_rho_of_a_linear_network_is_that_of_bayesian_ridge(heads: int, outputs: 
         assert isinstance(penalty, SquaredFrobenius)
         assert penalty.rho == pytest.approx(right.lambda_ / right.alpha_ / 2, rel=1e-2)
         torch.testing.assert_close(layer.matrix, coefficients, rtol=1e-3, atol=1e-4)
-    assert model.trace is not None
-    assert model.trace.ending is Ending.CONVERGED
-    assert len(model.trace.steps) < 200
+    assert trace_of(model).ending is Ending.CONVERGED
+    assert len(trace_of(model).steps) < 200
 
 
 @pytest.mark.parametrize("last", [0, 12])  # before the first look at the evidence, and after it
@@ -318,18 +318,14 @@ def test_steps_whose_evidence_is_lost_in_rounding_say_that_they_have_not_ended(
     model = LiftedMLP((3, 4, 1), Tanh(), SquaredError(), method=GaussNewton(evidence=True))
     monkeypatch.setattr("liftednet.solvers.gauss_newton.evidence.evidence", lambda *_: None)
     model.fit(x, y)
-    assert model.trace is not None
-    assert model.trace.ending is Ending.STALLED
+    assert trace_of(model).ending is Ending.STALLED
 
 
 def test_what_has_no_evidence_is_refused() -> None:
     method = GaussNewton(evidence=True)
     words = "needs the determinant"
     refuses(DeclarationError, words, GaussNewton, form="products", evidence=True)
-    network = Network()
-    x = network.input(2)
-    network.loss(CrossEntropy(), dense(x, 2))
-    network.loss(SquaredError(), dense(x, 1))
+    network = BY_NAME["two of each"].network()
     refuses(DeclarationError, "losses of one kind", Lifted, network, method=method)
     words = "a smooth loss on the last pre-activation"
     refuses(DeclarationError, words, LiftedMLP, (2, 3, 1), Tanh(), Quantile(), method=method)

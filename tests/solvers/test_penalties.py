@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import cvxpy as cp
@@ -162,11 +163,8 @@ SQUARED = joint(activations.Identity())
 
 def data(samples: int, inputs: int, units: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return inputs that go together, in units from 10 to .1 and away from 0, and targets."""
-    generator = torch.Generator().manual_seed(seed)
-    x, w, noise = (
-        normal(*shape, seed=generator)
-        for shape in ((samples, inputs), (inputs, units), (samples, units))
-    )
+    drawn = partial(normal, seed=torch.Generator().manual_seed(seed))
+    x, w, noise = drawn(samples, inputs), drawn(inputs, units), drawn(samples, units)
     x = (x + x.roll(1, 1)) * torch.logspace(1, -1, inputs, dtype=torch.float64) + 3
     return x, x @ (w * (w.abs() > 1)) + noise
 

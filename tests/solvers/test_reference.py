@@ -138,8 +138,7 @@ ODD = [*map(Odd, POTENTIALS), NO_DOMAIN]
 def test_an_empty_domain_has_no_nearest_point() -> None:
     empty = Odd(cp.sum_squares, lambda v: [v >= 1, v <= 0])
     empty.per_unit = False
-    with pytest.raises(SolverError, match="no point of a domain"):
-        empty.project(torch.zeros(3, 2, dtype=torch.float64))
+    refuses(SolverError, "no point of a domain", empty.project, torch.zeros(3, 2).double())
 
 
 RELU, IDENTITY = joint(activations.ReLU()), joint(activations.Identity())

@@ -9,8 +9,7 @@ import argparse
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy
@@ -22,7 +21,7 @@ import liftednet
 from tests.torture import files, kills, modules, subproblems
 from tests.torture.report import Finding
 
-PARTS = ("subproblems", "modules", "files", "kills")
+PARTS = {"subproblems": subproblems, "modules": modules, "files": files, "kills": kills}
 RESULT = Path(__file__).parents[2] / "results" / "reliability.md"
 
 
@@ -34,16 +33,11 @@ def main() -> int:
     parser.add_argument("--only", choices=PARTS, action="append", help="parts to run")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    parts: dict[str, Callable[[float], Iterable[Finding]]] = {
-        "subproblems": partial(subproblems.findings, first=asked.first),
-        "modules": modules.findings,
-        "files": files.findings,
-        "kills": kills.findings,
-    }
     started, console = time.perf_counter(), Console(stderr=True)
     found: list[Finding] = []
     for name in asked.only or PARTS:
-        for finding in parts[name](asked.share):
+        first = {"first": asked.first} if name == "subproblems" else {}
+        for finding in PARTS[name].findings(asked.share, **first):
             found.append(finding)
             console.print(f"{finding.what}: {finding.wrong} of {finding.drawn} wrong")
     text = report(found, asked.share, asked.first, time.perf_counter() - started)

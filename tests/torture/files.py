@@ -12,9 +12,9 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from liftednet import LiftedError, Network, activations, load, losses, penalties, save
-from liftednet.layers import dense
+from liftednet import LiftedError, activations, load, penalties, save
 from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN
+from tests.models.graphs import residual
 from tests.torture.report import Finding
 
 Json = Any
@@ -44,15 +44,6 @@ def findings(share: float) -> list[Finding]:
 _INPUTS = 4
 
 
-def _graph() -> Network:
-    network = Network()
-    h = network.state(activations.Tanh(), dense(network.input(_INPUTS), 5))
-    network.loss(
-        losses.CrossEntropy(), dense(network.state(activations.ReLU(), dense(h, 5) + h), 3)
-    )
-    return network
-
-
 def _models() -> list[bytes]:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(12, _INPUTS, generator=generator)
@@ -62,7 +53,7 @@ def _models() -> list[bytes]:
     models = [
         LiftedMLP((_INPUTS, 5, 3), activations.Tanh(), method=method).fit(x, y),
         LiftedMLP((_INPUTS, 5, 4, 3), layers, penalty=penalty, method=method).fit(x, y),
-        Lifted(_graph(), lam=(1.0, 2.0), method=method).fit(x, y),
+        Lifted(residual(), lam=(1.0, 2.0), method=method).fit(x, y),
         LiftedRNN(_INPUTS, [3, 2], 3, bidirectional=True, method=GaussNewton(1)).fit(_steps(x), y),
     ]
     with tempfile.TemporaryDirectory() as folder:
@@ -74,7 +65,7 @@ def _steps(x: torch.Tensor) -> torch.Tensor:
 
 
 def _use(path: Path) -> None:
-    options: Any = {"network": _graph()} if b'"Lifted\\"' in path.read_bytes() else {}
+    options: Any = {"network": residual()} if b'"Lifted\\"' in path.read_bytes() else {}
     model = load(path, **options)
     x = torch.ones(2, _INPUTS)
     x = _steps(x) if isinstance(model, LiftedRNN) else x

@@ -110,15 +110,11 @@ def _written(change: Callable[[Tensor], Any]) -> Step:
     return step
 
 
-def _all(*changes: Callable[[Tensor], Any]) -> list[Step]:
-    return [_written(change) for change in changes]
-
-
 def _put(h: Tensor, columns: Any, value: Any) -> None:
     h[:, columns] = value
 
 
-IN_PLACE = _all(
+CHANGES: list[Callable[[Tensor], Any]] = [
     lambda h: h[:, :1].relu_(), lambda h: h[:, 1:3].abs_(), lambda h: h[:, ::2].mul_(-1.0),
     lambda h: h.data.mul_(-0.5), lambda h: h[:, 0].copy_(h[:, 1].clone()),
     lambda h: h[:, :2].add_(h[:, 2:4]), lambda h: h.t()[0].neg_(), lambda h: h.clamp_(-1.0, 0.5),
@@ -127,7 +123,8 @@ IN_PLACE = _all(
     lambda h: h[h > 0].neg_(), lambda h: h.select(1, 0).fill_(2.0), lambda h: h.detach().abs_(),
     lambda h: h.unbind(1)[2].mul_(3.0), lambda h: h.index_put_((torch.tensor([0]),), h[1].clone()),
     lambda h: h.index_fill_(1, torch.tensor([1]), 0.0), lambda h: h[:, 1:].sub_(h[:, :-1].clone()),
-)  # fmt: skip
+]  # fmt: skip
+IN_PLACE = [_written(change) for change in CHANGES]
 
 
 def _attended(h: Tensor) -> Tensor:
@@ -185,15 +182,10 @@ def _step(draw: Draw, shared: nn.Module) -> Step:
 # The judge.
 
 
+@torch.no_grad()
 def _contradiction(network: Drawn, claim: Any, seed: int) -> str:
     """Return what points say against a certificate, or ""."""
-    if network.training:
-        network.eval()
-    with torch.no_grad():
-        return _of_points(network, claim, seed)
-
-
-def _of_points(network: Drawn, claim: Any, seed: int) -> str:
+    network.eval()
     generator = torch.Generator().manual_seed(seed + 10_000)
     fine = network.dtype is torch.float64
     scale = 10 ** (4 * torch.rand(300, 1, generator=generator) - 2)

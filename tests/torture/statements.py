@@ -226,15 +226,14 @@ def _output_fit(fit: OutputFit) -> tuple[Stated, float] | None:
 def _over_time(fit: StatesOverTime) -> tuple[Stated, float] | None:
     """State each sequence with its steps alone."""
     parts: list[tuple[float, Stated | None]] = []
-    activation = fit.divergence.activation
-    slope = _SLOPES.get(type(activation).__name__, 1.0)
-    shift = _AT_ZERO.get(type(activation).__name__, 0.0)
+    name = type(fit.divergence.activation).__name__
+    slope, shift = _SLOPES.get(name, 1.0), _AT_ZERO.get(name, 0.0)
     for sample, steps in enumerate(fit.lengths.tolist()):
         drive, w = _number(fit.drive[:steps, sample]), _number(fit.recurrent)
         z, u = cp.Variable(drive.shape), cp.Variable(drive.shape)
         held = [u[:1] == drive[:1], *([u[1:] == z[:-1] @ w + drive[1:]] if steps > 1 else [])]
         # D = Phi(z) - <u, z> + L |u|^2 / 2 + c u, and Phi - |z|^2 / (2 L) is convex.
-        rest = _strong_rest(type(activation).__name__, z, slope)
+        rest = _strong_rest(name, z, slope)
         apart = cp.sum_squares(z / slope**0.5 - slope**0.5 * u) / 2
         parts += [(fit.lam, rest), (fit.lam, (apart + shift * cp.sum(u), held))]
         for link in fit.links:

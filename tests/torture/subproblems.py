@@ -22,6 +22,7 @@ from liftednet.problems import Link, StatesOverTime, WeightFit
 from liftednet.problems.priors import BoxedStates
 from liftednet.solution import Status
 from liftednet.solvers import Reference, solve
+from tests.draws import normal
 from tests.torture import statements
 from tests.torture.report import Finding
 
@@ -119,8 +120,7 @@ class Draw:
 
     def normal(self, *shape: int) -> Tensor:
         """Return normal numbers of the drawn type."""
-        normal = torch.randn(*shape, generator=self.generator, dtype=torch.float64)
-        return normal.to(self.dtype)
+        return normal(*shape, seed=self.generator).to(self.dtype)
 
     def lam(self) -> float:
         """Return a weight from 1e-3 to 1e3."""

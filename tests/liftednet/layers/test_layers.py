@@ -241,5 +241,5 @@ REFUSED: list[tuple[Any, str]] = [
 def test_what_does_not_meet_and_what_is_no_layer_is_refused(build, words):
     network = Network()
     x, y, image = network.input(4), network.input(3), network.input(2, 5)
-    with pytest.raises((DataError, DeclarationError), match=words):
-        build(x, y, image, network.input(4, sequence=True))
+    sequence, errors = network.input(4, sequence=True), (DataError, DeclarationError)
+    refuses(errors, words, build, x, y, image, sequence)

@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet import Network, losses, penalties
+from liftednet import losses, penalties
 from liftednet.activations import ReLU
 from liftednet.constraints import Bounds, Budget, Declared, GroupMeans, Linear, Order, Values
 from liftednet.errors import DataError, DeclarationError
-from liftednet.layers import dense
 from liftednet.losses import BinaryCrossEntropy, SquaredError
-from liftednet.models import Lifted, LiftedMLP
+from liftednet.models import LiftedMLP
 from liftednet.sets import constraint as held
 from tests.draws import normal
 from tests.models.networks import refuses
+from tests.models.registry import BY_NAME
 
 U = torch.tensor([[1.0, -2.0], [0.5, 4.0], [3.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)
 GROUPS = [2, 2, 5, -1]
@@ -111,9 +111,9 @@ CONTRADICTORY = [
 
 @pytest.mark.parametrize(("constraints", "says"), CONTRADICTORY, ids=lambda x: str(x)[:20])
 def test_what_no_scores_can_meet_is_refused(constraints, says: str) -> None:
-    with pytest.raises(DataError, match="contradict each other") as refused:
-        held.refuse_contradictions(constraints, 4, 2)
-    assert any(part in str(refused.value) for part in (says, "Bounds(upper=[1.0, 1.0]) by 2"))
+    refuse = held.refuse_contradictions
+    refused = refuses(DataError, "contradict each other", refuse, constraints, 4, 2)
+    assert any(part in str(refused) for part in (says, "Bounds(upper=[1.0, 1.0]) by 2"))
 
 
 X = normal(20, 3)
@@ -128,19 +128,10 @@ CONE = Declared(lambda u: [cp.SOC(cp.Constant(1.0), u[0]), cp.sum(u[0]) == 3.0])
 @pytest.mark.parametrize("constraints", [[LONG, SHORT], [LONG, Bounds(upper=1.0)], [CONE]])
 def test_declared_constraints_that_nothing_meets_are_refused_before_training(constraints) -> None:
     model = LiftedMLP((3, 4, 2), loss=SquaredError())
-    with pytest.raises(DataError, match="CVXPY proves the problem infeasible") as refused:
-        model.fit(X, torch.cat([Y, Y], 1), constraints=constraints)
-    assert "what gives way is Declared" in str(refused.value)
+    words = ["CVXPY proves the problem infeasible", "what gives way is Declared"]
+    refuses(DataError, words, model.fit, X, torch.cat([Y, Y], 1), constraints=constraints)
     assert not model.is_fitted
     held.refuse_impossible([SHORT, Bounds(upper=0.5), Declared(lambda u: u >= -1)], 20, 2)
-
-
-def two_losses() -> Lifted:
-    network = Network()
-    h = network.state(ReLU(), dense(network.input(3), 4))
-    network.loss(SquaredError(), dense(h, 1))
-    network.loss(SquaredError(), dense(h, 1))
-    return Lifted(network)
 
 
 def test_a_model_refuses_what_it_cannot_hold() -> None:
@@ -157,7 +148,9 @@ def test_a_model_refuses_what_it_cannot_hold() -> None:
     loader = DataLoader(TensorDataset(X, Y), batch_size=5)
     refuses(DataError, "all samples at once", model.fit, loader, constraints=budget)
     words = "one loss on the last pre-activation"
-    refuses(DeclarationError, words, two_losses().fit, X, (Y, Y), constraints=budget)
+    graph = BY_NAME["two of each"]
+    two = graph.model("tight", "full")
+    refuses(DeclarationError, words, two.fit, graph.x, graph.y, constraints=budget)
     states = LiftedMLP((3, 4, 1), loss=SquaredError(), activations=[ReLU(), ReLU()])
     refuses(DeclarationError, words, states.fit, X, Y, constraints=budget)
     binary = LiftedMLP((3, 4, 1), loss=BinaryCrossEntropy()).fit(X, (Y > 0).double())

@@ -140,11 +140,6 @@ def test_its_derivatives_are_those_of_differences() -> None:
     )
 
 
-def test_limits_that_contradict_each_other_are_told() -> None:
-    with pytest.raises(DataError, match="sample 1"):
-        nearest_in_polyhedron(SIMPLEX, torch.zeros(2, 4), *ends(torch.tensor([1.0, -1.0])))
-
-
 def test_limits_at_right_angles_are_met_as_beside_one_that_says_the_same() -> None:
     """One more row, and they are no more at right angles: which bind is then searched for."""
     rows = torch.tensor([[3.0, 0, 0, 0], [0, 0.5, 0, 0], [0, 0, 1, -1]]).double()

@@ -6,6 +6,7 @@ import copy
 from functools import partial
 from itertools import pairwise
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -202,12 +203,8 @@ def test_a_loader_trains_as_arrays_do_and_bytes_as_the_numbers_that_they_are(gen
 def test_what_fails_leaves_the_network_as_it_was(generator) -> None:
     network, x = CASES["vgg"].make(), torch.randn(20, 3, 8, 8, generator=generator)
     before, y = copy.deepcopy(network.state_dict()), torch.arange(20) % 5
-
-    def interrupt(step: Any) -> None:
-        raise KeyboardInterrupt
-
     lifted = lift(network, x[:2], loss=CrossEntropy(), show=False, method=FEW)
-    assert lifted.fit(x, y, on_step=interrupt).interrupted
+    assert lifted.fit(x, y, on_step=Mock(side_effect=KeyboardInterrupt)).interrupted
     refuses(DataError, "", lifted.fit, x, y[:-1])
     bad = x.clone()
     bad[0] = 1e30

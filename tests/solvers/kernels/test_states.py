@@ -34,9 +34,8 @@ def fit(samples: int, units: int, columns: int, generator: torch.Generator) -> S
 
 def exact(problem: StateFit) -> Tensor:
     links = tuple(link.double() for link in problem.links)
-    value: Tensor = solve(
-        StateFit(problem.divergence, problem.pre_activation.double(), links, 0.5)
-    ).value
+    double = StateFit(problem.divergence, problem.pre_activation.double(), links, 0.5)
+    value: Tensor = solve(double).value
     return value
 
 
