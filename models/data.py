@@ -133,6 +133,16 @@ class Data:
         }
         return Data(laid, self.last_only)
 
+    def to(self, device: str) -> Data:
+        """Return the data on a device."""
+        moved: Values = {}
+        for variable, value in self.values.items():
+            if isinstance(value, Timeline):
+                moved[variable] = Timeline(value.steps, value.known, torch.device(device))
+            else:
+                moved[variable] = value.to(device)
+        return Data(moved, self.last_only)
+
     @property
     def like(self) -> Tensor:
         """A tensor whose type and device all have."""
@@ -181,19 +191,18 @@ def prepared(
         require_float("X", first)
         dtype = first.dtype
     for variable, tensor in given.items():
-        values[variable] = _checked_input(variable, tensor, first, part).to(device)
+        values[variable] = _checked_input(variable, tensor, first, part)
     timeline = _timeline(values, lengths)
     if timeline is not None:
         values = {x: _zero_beyond(x, v, timeline) for x, v in values.items()}
         values[TIME] = timeline
     elif network.steps is not None:  # of samples that hold their steps in one row
-        known = torch.full((len(first),), network.steps)
-        timeline = Timeline(network.steps, known, torch.device(device))
+        timeline = Timeline(network.steps, torch.full((len(Data(values)),), network.steps))
         values[TIME] = timeline
     for variable in given:
         if not variable.sequence or timeline is None:
             _require_finite_input(variable, values[variable])
-        values[variable] = values[variable].to(dtype)
+        values[variable] = values[variable].to(device=device, dtype=dtype)
     values.update(network.ends(values))
     data = Data(values)
     if sample_weight is not None:
@@ -202,7 +211,7 @@ def prepared(
         if processes.largest([float((weights != 1).any())]).any():  # ones change no digit
             values[SAMPLE_WEIGHTS] = weights
     if y is None:
-        return data
+        return data.to(device)
     labels = [term.label for term in network.terms]
     last_only = set()
     for term, array in zip(network.terms, _by_variable("y", labels, y).values(), strict=True):
@@ -210,7 +219,7 @@ def prepared(
         values[term.label] = target.to(device=device, dtype=dtype)
         if last:
             last_only.add(term.label)
-    return Data(values, frozenset(last_only))
+    return Data(values, frozenset(last_only)).to(device)
 
 
 def _by_variable(name: str, variables: Sequence[Any], given: Any) -> dict[Any, Any]:

@@ -112,7 +112,9 @@ def save(
         notes = {**(notes or {}), **described_estimator(model, parts())}
     model = inside
     if type(model) in _KINDS.values():
-        archive = replace(_pack(model), notes=notes or {})
+        archive = _pack(model)
+        tensors = {**archive.tensors, **packed_posterior(model)}
+        archive = replace(archive, tensors=tensors, notes=notes or {})
         text = card_of(given, archive, Path(path)) if card else ""
         found = write(archive, path)
         if text:
@@ -207,7 +209,6 @@ def _pack(model: Lifted) -> Archive:
     tensors = {
         **_pack_weights(model.weights), **model.standardization.packed(network),
         **known.completion.packed(network),
-        **packed_posterior(model),
     }  # fmt: skip
     described = [describe(state.activation) for state in network.states]
     divergences = model.structure.divergences

@@ -209,7 +209,10 @@ class BlockFit(Fit[Any]):
         if step is None:
             return 0.0
         moved = [(link, link.map.apply(step)) for link in self.links]
-        bends = [float((u * link.weighed(u)).sum()) * _bend(link) for link, u in moved]
+        bends = [
+            float((u * link.weighed(u)).sum()) * cast(float, link.divergence.smoothness)
+            for link, u in moved
+        ]
         curvature = processes.total_of(sum(bends))
         return float(step.square().sum()) ** 2 / (2 * curvature) if curvature > 0 else 0.0
 
@@ -237,12 +240,6 @@ class BlockFit(Fit[Any]):
                 break
         bound = float(carried.square().sum()) * curvature / (2 * self.own.lam)
         return bound if math.isfinite(bound) else math.inf
-
-
-def _bend(link: Link) -> float:
-    """Return L of a link."""
-    assert link.divergence.smoothness is not None  # looked at before
-    return link.divergence.smoothness
 
 
 def _curvature(link: Link) -> float:
