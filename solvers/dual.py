@@ -22,10 +22,9 @@ from .state_links import (
     columns_above,
     curvature_of,
     kept,
-    largest,
     quadratic,
+    scales_of_rows,
     states_refusal,
-    terms,
 )
 
 _PATIENCE = {torch.float32: 16, torch.float64: 64}  # steps in which a violation must fall
@@ -70,20 +69,23 @@ class DualRows:
         shared: A, in the precision of u.
         u: (samples, pre-activations).
         h: (samples, r), the targets of Z A.
+        scale: what violations are relative to, (samples,).
     """
 
     activation: Activation
     shared: SharedMap
     u: Tensor
     h: Tensor
+    scale: Tensor
 
     def rows(self, keep: Tensor) -> DualRows:
         """Return the problem of some of the samples."""
-        return replace(self, u=self.u[keep], h=self.h[keep])
+        return replace(self, u=self.u[keep], h=self.h[keep], scale=self.scale[keep])
 
     def to(self, dtype: torch.dtype) -> DualRows:
         """Return the problem in another precision."""
-        return replace(self, shared=self.shared.to(dtype), u=self.u.to(dtype), h=self.h.to(dtype))
+        u, h, scale = self.u.to(dtype), self.h.to(dtype), self.scale.to(dtype)
+        return DualRows(self.activation, self.shared.to(dtype), u, h, scale)
 
     def multipliers(self, states: Tensor | None) -> Tensor:
         """Return y = Z A - h at given states, or at phi(u)."""
@@ -139,15 +141,16 @@ class DualRows:
         return direction
 
     def violation(self, gradient: Tensor) -> Tensor:
-        """Return |gradient A'| per sample: it bounds the violation of primal stationarity."""
-        return (gradient.square() @ self.shared.spectrum).sqrt()
+        """Return |gradient A'| per sample, relative: a bound of how far Z is from stationary."""
+        return (gradient.square() @ self.shared.spectrum).sqrt() / self.scale
 
 
 def dual_rows(problem: StateFit, shared: SharedMap, part: slice) -> DualRows:
     """Return the dual for the samples of a slice."""
     u = problem.pre_activation[part]
     h = torch.cat(list(_wanted(problem, shared, part)), 1)
-    return DualRows(problem.divergence.activation, shared.to(u.dtype), u, h @ shared.turn.to(h))
+    turned, scale = h @ shared.turn.to(h), scales_of_rows(problem, part)
+    return DualRows(problem.divergence.activation, shared.to(u.dtype), u, turned, scale)
 
 
 def _wanted(problem: StateFit, shared: SharedMap, part: slice) -> Iterator[Tensor]:
@@ -234,10 +237,8 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
         steps = 0
         for part in row_chunks(problem.samples, problem.units, value.device):
             rows = dual_rows(problem, shared, part)
-            scale = float(largest(terms(problem, part), 1.0))
-            begin = None if start is None else start[part]
-            rough = max(tolerance, _COARSE) * scale
-            value[part], used = self._states(rows, begin, tolerance * scale, rough)
+            begin, rough = None if start is None else start[part], max(tolerance, _COARSE)
+            value[part], used = self._states(rows, begin, tolerance, rough)
             steps = max(steps, used)
         return value, steps
 

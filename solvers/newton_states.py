@@ -20,7 +20,13 @@ from liftednet.samples import row_chunks
 
 from .base import Solver
 from .proximal import Proximal
-from .state_links import Unfinished, columns_above, quadratic, states_refusal, terms
+from .state_links import (
+    Unfinished,
+    columns_above,
+    quadratic,
+    scales_of_rows,
+    states_refusal,
+)
 
 _FEW = 32  # columns above up to which the steps pay for any activation
 _FORCING = 0.02  # relative residual of the linear system of a step
@@ -133,8 +139,7 @@ def link_rows(problem: StateFit, part: slice) -> LinkRows:
     ratios = tuple(link.lam / problem.lam for link in problem.links)
     links = tuple(link.rows(part) for link in problem.links)
     u, adjoint = problem.pre_activation[part], weight.T.contiguous()
-    largest = [term.abs().amax(1) for term in terms(problem, part)]
-    scale = torch.stack(largest).amax(0).clamp(min=1.0)
+    scale = scales_of_rows(problem, part)
     return LinkRows(problem.divergence.activation, links, ratios, weight, adjoint, u, scale)
 
 

@@ -10,11 +10,10 @@ from torch import Tensor
 from liftednet.activation import Activation
 from liftednet.divergences import Joint
 from liftednet.problems import Link, StateFit
-from liftednet.problems.state_fit import reach
 from liftednet.samples import largest_eigenvalue, row_chunks
 
 from .base import Solver
-from .state_links import OfLinks, Unfinished, hessian_of, kept, largest, quadratic
+from .state_links import OfLinks, Unfinished, hessian_of, kept, quadratic, scales_of_rows
 
 _PATIENCE = 200  # steps in which a sample's movement must fall
 _COARSE = 1e-6  # relative movement that float32 reaches without trouble
@@ -51,6 +50,7 @@ class PrimalRows:
         pull: lam U plus what quadratic links pull at, (samples, units).
         hessian: H of the quadratic links, or None.
         links: the other links.
+        scale: what a sample's violation is relative to, (samples, 1).
     """
 
     activation: Activation
@@ -59,17 +59,19 @@ class PrimalRows:
     pull: Tensor
     hessian: Tensor | None
     links: tuple[Link, ...]
+    scale: Tensor
 
     def rows(self, keep: Tensor) -> PrimalRows:
         """Return the problem of some of the samples."""
         links = tuple(link.rows(keep) for link in self.links)
-        return replace(self, pull=self.pull[keep], links=links)
+        return replace(self, pull=self.pull[keep], links=links, scale=self.scale[keep])
 
     def to(self, dtype: torch.dtype) -> PrimalRows | None:
         """Return the problem in another precision, or None where links are not quadratic."""
         if self.hessian is None:
             return None
-        return replace(self, pull=self.pull.to(dtype), hessian=self.hessian.to(dtype))
+        pull, hessian, scale = (x.to(dtype) for x in (self.pull, self.hessian, self.scale))
+        return replace(self, pull=pull, hessian=hessian, scale=scale)
 
     def gradient(self, states: Tensor) -> Tensor:
         """Return the gradient of all but Phi, (samples, units)."""
@@ -85,27 +87,21 @@ class PrimalRows:
         """Return prox_{lam Phi / s}."""
         return self.activation.prox(states, self.lam / self.step)
 
-    def scale(self, states: Tensor) -> float:
-        """Return the largest entry of the terms of the gradient, at least lam."""
-        terms = [self.lam * reach(self.activation, self.pull / self.lam)]
-        for link in self.links:
-            terms.append(link.lam * link.map.adjoint(link.target))
-        return float(largest(terms, self.lam))
-
 
 def primal_rows(
     problem: StateFit, shared: SharedQuadratic | None, step: float, part: slice
 ) -> PrimalRows:
     """Return the problem for the samples of a slice."""
     pull = problem.lam * problem.pre_activation[part]
+    scale = problem.lam * scales_of_rows(problem, part).unsqueeze(1)
     activation, links = problem.divergence.activation, [link.rows(part) for link in problem.links]
     if shared is None:
-        return PrimalRows(activation, problem.lam, step, pull, None, tuple(links))
+        return PrimalRows(activation, problem.lam, step, pull, None, tuple(links), scale)
     for link in links:
         assert isinstance(link.divergence, Joint)  # the quadratic divergence
         wanted = link.target - link.divergence.link_gradient(link.offset).expand_as(link.target)
         pull = torch.addmm(pull, wanted, link.weight.T, alpha=link.lam)
-    return PrimalRows(activation, problem.lam, step, pull, shared.hessian, ())
+    return PrimalRows(activation, problem.lam, step, pull, shared.hessian, (), scale)
 
 
 @dataclass
@@ -211,12 +207,11 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
         near, steps = self._descend(quick, start.float(), max(goal, _COARSE))
         return near.double(), steps
 
-    def _descend(self, rows: PrimalRows, start: Tensor, tolerance: float) -> tuple[Tensor, int]:
-        """Return the states where their movement is within the tolerance, or no longer falls."""
+    def _descend(self, rows: PrimalRows, start: Tensor, goal: float) -> tuple[Tensor, int]:
+        """Return the states where their movement is within the goal, or no longer falls."""
         one, steps = start.new_ones(len(start), 1), 0
         begin = Walk(start, start, one, torch.inf * one, torch.inf * one)
         batch = Unfinished(rows, begin, lambda at: (at.states,))
-        goal = tolerance * rows.scale(start)
         while steps < self.max_iterations:
             steps += 1
             batch.at = advance(batch.problem, batch.at)
@@ -228,7 +223,7 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
 def _goes_on(batch: Unfinished[PrimalRows, Walk], goal: float, steps: int) -> bool:
     """Let samples end that hardly move, or move no less than before; say whether some go on."""
     at = batch.at
-    going = late = batch.problem.step * at.moved > goal
+    going = late = batch.problem.step * at.moved > goal * batch.problem.scale
     if steps % _PATIENCE == 0:
         going = late & (at.moved < 0.7 * at.earlier)
         at.earlier = at.moved

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Generic, Protocol, TypeVar
@@ -154,17 +154,11 @@ def kept(problem: StateFit) -> tuple[tuple[Tensor, ...], tuple[float, ...]]:
     return tuple(link.weight.clone() for link in problem.links), scales_of(problem)
 
 
-def largest(terms: Iterable[Tensor], floor: float) -> Tensor:
-    """Return the largest absolute value of an entry, at least a floor, as a float64 scalar.
-
-    One term is held at a time, and the scalar stays where the terms are.
-    """
-    sizes = map(torch.Tensor.max, map(torch.abs, terms))
-    return torch.stack([size.double() for size in sizes]).max().clamp(min=floor)
-
-
-def terms(problem: StateFit, part: slice) -> Iterator[Tensor]:
-    """Yield the reach of U and the links' V W' lam_k / lam for these samples, like Z each."""
-    yield reach(problem.divergence.activation, problem.pre_activation[part])
+def scales_of_rows(problem: StateFit, part: slice) -> Tensor:
+    """Return the largest of 1, the reach of U and the links' V W' lam_k / lam, (samples,)."""
+    u = problem.pre_activation[part]
+    found = reach(problem.divergence.activation, u).amax(1).clamp(min=1.0)
     for link in problem.links:
-        yield link.lam / problem.lam * (link.target[part].float() @ link.weight.float().T)
+        pulled = link.rows(part).pulled().abs().amax(1).to(u)
+        found = torch.maximum(found, link.lam / problem.lam * pulled)
+    return found

@@ -99,7 +99,7 @@ def _state_kernel(
         x,
         x,
         torch.empty(2, dtype=torch.int32),
-        Goal(x, torch.empty(()), torch.empty(())),
+        Goal(x, torch.empty(()), torch.empty(64)),
         Layer(units, 0.5, 0.1, 0.0, 2.0),
         tuple(sides),
         64,

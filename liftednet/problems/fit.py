@@ -62,20 +62,17 @@ class Measure(NamedTuple):
     residual: float
 
 
-def measured(
-    objective: Tensor | float, violation: Tensor | float, scale: Tensor | float
-) -> Measure:
+def measured(objective: Tensor | float, residual: Tensor | float) -> Measure:
     """Return the measure over the samples of all processes, of what those of this one give.
 
     Args:
         objective: a sum over samples, ().
-        violation: the largest of a violation over samples, (); NaN where it is not known.
-        scale: the largest of its terms, ().
+        residual: the largest over samples, (); NaN where it is not known.
     """
     if processes.size() > 1:
-        parts = processes.gathered([float(objective), float(violation), float(scale)])
-        objective, (violation, scale) = parts[:, 0].sum(), parts[:, 1:].amax(0)
-    return Measure(float(objective), float(violation) / float(scale))
+        parts = processes.gathered([float(objective), float(residual)])
+        objective, residual = parts[:, 0].sum(), parts[:, 1].max()
+    return Measure(float(objective), float(residual))
 
 
 @dataclass(frozen=True)

@@ -142,23 +142,22 @@ class StateFit(Fit[Tensor]):
         """Return the objective and the relative KKT residual at Z, in float64.
 
         The residual is the prox-gradient mapping s (Z - prox_{lam Phi / s}(Z - g / s)), with g the
-        gradient of all but Phi and s = lam + the links' smoothness, its largest entry over the
-        largest entry of the terms lam U as far as phi follows it (`reach`), grad R W' and V W'
-        (and of lam, the unit of lam U).
+        gradient of all but Phi and s = lam + the links' smoothness, the largest entry of a sample
+        over the largest entry there of the terms lam U as far as phi follows it (`reach`), grad R
+        W' and V W' (and over lam, the unit of lam U): samples are fits of their own, and none is
+        judged by how large others are.
         """
         objective, violation = (value.new_zeros((), dtype=torch.float64) for _ in range(2))
-        scale = torch.full_like(objective, self.lam)
         for part in row_chunks(self.samples, self.units, value.device):
             rows, z = self.rows(part), in_float64(self.divergence.activation, value[part])
-            piece, gradient, largest = rows._terms(z)
+            piece, gradient, scale = rows._terms(z)
             objective += piece
-            scale = torch.maximum(scale, largest)
             if gradient is not None:
-                off = rows._stationarity(z, gradient)
-                violation = torch.maximum(violation, off.abs().max())
+                off = rows._stationarity(z, gradient).abs().amax(1) / scale
+                violation = torch.maximum(violation, off.max())
         if self.smoothness is None:
             violation = torch.full_like(violation, torch.nan)
-        return measured(objective, violation, scale)
+        return measured(objective, violation)
 
     def rows(self, part: slice | Tensor) -> StateFit:
         """Return the fit of some of the samples, in float64."""
@@ -169,12 +168,13 @@ class StateFit(Fit[Tensor]):
         return rows
 
     def _terms(self, z: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return the objective, the gradient of all but Phi, and the largest term in it."""
+        """Return the objective, the gradient of all but Phi, and each sample's largest term."""
         objective = self.lam * self.divergence.state_value(z, self.pre_activation)
         gradient = -self.lam * self.pre_activation
-        scale = gradient.new_zeros(())
+        scale = gradient.new_full((len(gradient),), self.lam)
         if self.smoothness is not None:
-            scale = self.lam * reach(self.divergence.activation, self.pre_activation).max()
+            u = reach(self.divergence.activation, self.pre_activation)
+            scale = torch.maximum(scale, self.lam * u.amax(1))
         for link in self.links:
             above = link.pre_activation(z)
             objective = objective + link.lam * link.divergence.link_value(above, link.target)
@@ -184,8 +184,8 @@ class StateFit(Fit[Tensor]):
             pulled = link.lam * link.pulled()
             pushed = link.lam * link.map.adjoint(push)
             gradient = gradient + pushed
-            scale = torch.maximum(scale, pulled.abs().max())
-            scale = torch.maximum(scale, (pushed + pulled).abs().max())
+            scale = torch.maximum(scale, pulled.abs().amax(1))
+            scale = torch.maximum(scale, (pushed + pulled).abs().amax(1))
         return objective, None if self.smoothness is None else gradient, scale
 
     def _stationarity(self, z: Tensor, gradient: Tensor) -> Tensor:
@@ -290,10 +290,9 @@ class OutputFit(Fit[Tensor]):
         """Return the objective and the relative KKT residual at Z, in float64.
 
         The residual is the distance of Z from the point of the domain that stationarity asks
-        for, over the largest of 1 and the entries of Z.
+        for, of a sample over the largest of 1 and its entries of Z.
         """
         objective, violation = (value.new_zeros((), dtype=torch.float64) for _ in range(2))
-        largest = torch.ones_like(objective)
         for part in row_chunks(len(value), value.shape[1], value.device):
             z = in_float64(self.divergence.activation, value[part])
             u = self.pre_activation[part].double()
@@ -303,8 +302,8 @@ class OutputFit(Fit[Tensor]):
             if not self.loss.stated_only:
                 activation = self.divergence.activation
                 off = (z - self.loss.stationary_point(z, y, u, activation, self.lam)).abs()
+                off = off.amax(1) / z.abs().amax(1).clamp(min=1.0)
                 violation = torch.maximum(violation, off.max())
-                largest = torch.maximum(largest, z.abs().max())
         if self.loss.stated_only:
             violation = torch.full_like(violation, torch.nan)
-        return measured(objective, violation, largest)
+        return measured(objective, violation)

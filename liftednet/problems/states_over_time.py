@@ -257,13 +257,12 @@ class StatesOverTime(Fit[Tensor]):
         model of a Newton step where that promises less.
         """
         problem, states = self.double(), value.double()
-        one = states.new_ones(())
         if self.smoothness is None:
-            return measured(problem.values(states).sum(), torch.nan * one, one)
+            return measured(problem.values(states).sum(), torch.nan)
         if not self.drive.shape[1]:  # of a process without samples
-            return measured(0 * one, 0 * one, one)
+            return measured(0.0, 0.0)
         point = Linearized(problem, states)
-        return measured(point.objectives.sum(), point.relative.max(), one)
+        return measured(point.objectives.sum(), point.relative.max())
 
     def double(self) -> StatesOverTime:
         """Return the problem in float64."""

@@ -116,7 +116,7 @@ def descend(hessian, right, rest, goal, budget, z):
         hessian: A A', (units, units).
         right: b, (samples, units).
         rest: a `Rest`.
-        goal: what a slope may have of the wrong sign.
+        goal: what a slope of each sample may have of the wrong sign, (samples, 1).
         budget: operations of all samples, beyond which they are left.
         z: where to begin, (samples, units), replaced by the states.
 
@@ -191,7 +191,7 @@ def descend(hessian, right, rest, goal, budget, z):
                     to, sign = _turned(pull, up[i], down[i], low[i], high[i], kink)
                     if kink > 0 and sign * signs[i] < 0:
                         to, sign = 0.0, 0  # the kink comes first
-                    if sign != signs[i] and not abs(to - v[i]) <= goal * min(up[i], down[i]):
+                    if sign != signs[i] and not abs(to - v[i]) <= goal[n, 0] * min(up[i], down[i]):
                         wrong += 1
                         v[i], signs[i] = to, sign
             if wrong == 0:
@@ -336,6 +336,16 @@ def _missed(v, base, found, line):
         found[n] = off * steep if v[n] < 0.0 else off
 
 
+@inner
+def _largest(block, share):
+    """Return the largest absolute value of a block, each times the share of its lane."""
+    found = 0.0
+    for i in range(len(block)):
+        for lane in range(WIDE):
+            found = max(found, abs(block[i, lane]) * share[0, lane])
+    return found
+
+
 @compiled
 def sweep(hessian, panels, right, line, goal, most, z):
     """Put the states of all samples into z.
@@ -345,7 +355,7 @@ def sweep(hessian, panels, right, line, goal, most, z):
         panels: the same as `panelled` has it.
         right: b, (samples, units), float64.
         line: phi in float64.
-        goal: what a gradient may miss.
+        goal: what a gradient of each sample may miss, (samples, 1).
         most: sweeps over all units at most.
         z: where to begin, (samples, units), float64, replaced by the states.
 
@@ -359,7 +369,7 @@ def sweep(hessian, panels, right, line, goal, most, z):
     base, off = np.zeros((rows, WIDE)), np.zeros((rows, WIDE))
     moved, change = np.zeros((rows, WIDE), np.float32), np.zeros((rows, WIDE), np.float32)
     ahead, worst = np.zeros((TOGETHER, WIDE), np.float32), np.zeros((1, WIDE), np.float32)
-    numbers = np.zeros((units, 6))
+    numbers, share = np.zeros((units, 6)), np.zeros((1, WIDE))
     for i in range(units):
         curve = hessian[i, i]
         numbers[i, 0], numbers[i, 5] = curve, 1.0 + curve
@@ -368,6 +378,9 @@ def sweep(hessian, panels, right, line, goal, most, z):
     for first in range(0, samples, WIDE):
         load(right, first, b)
         load(z, first, v)
+        load(goal, first, share)
+        for lane in range(WIDE):
+            share[0, lane] = 1.0 / share[0, lane]
         done, count, begun = False, 0, np.inf
         while not done:
             fill(moved, 0)
@@ -378,7 +391,7 @@ def sweep(hessian, panels, right, line, goal, most, z):
             if largest(v, 0.0) > 0.0:
                 multiply(base, whole, every, units, v)
             _missed(v[:units].ravel(), base[:units].ravel(), off[:units].ravel(), line)
-            done = largest(off[:units], 0.0) <= goal
+            done = _largest(off[:units], share) <= 1.0
             if done or count >= most:
                 break
             begun, before = np.inf, 0.0
@@ -386,11 +399,11 @@ def sweep(hessian, panels, right, line, goal, most, z):
                 fill(worst, 0)
                 _over(panels, v, base, moved, ahead, change, worst, every, numbers)
                 count += 1
-                now = largest(worst, 0.0)
+                now = _largest(worst, share)
                 left = now * min(now / before, 1.0)  # after a sweep that came so much nearer
                 begun = now if begun == np.inf else begun
                 before = now
-                if left <= max(_SAFE * goal, _DIGITS * begun):
+                if left <= max(_SAFE, _DIGITS * begun):
                     break
         if not done:
             return np.inf

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .lanes import LANES, WIDE, compiled, fill, largest, load, multiply, padded
+from .lanes import LANES, WIDE, compiled, fill, load, multiply, padded
 
 _TINY = float(np.finfo(np.float64).tiny)
 _INSIDE = _TINY**0.5  # states below it are taken as it
@@ -15,7 +15,7 @@ _INSIDE = _TINY**0.5  # states below it are taken as it
 
 @compiled
 def of_simplex(y, u, lam, slack, z):
-    """Return the objective, the largest violation and the largest state of states in a simplex.
+    """Return the objective of states in a simplex, and their largest relative violation.
 
     They are those of `OutputFit.measure`, in float64: states are held against z(nu) at the
     multiplier nu that they imply, Lifted Neural Networks, appendix A.
@@ -31,8 +31,8 @@ def of_simplex(y, u, lam, slack, z):
     block = outputs, LANES
     pre, a, state = np.empty(block), np.empty(block), np.empty(block)
     nu, mass, total = np.empty(LANES), np.empty(LANES), np.empty(LANES)
-    energy, lowest, off, most = np.empty(LANES), np.empty(LANES), np.zeros(LANES), np.zeros(LANES)
-    objective, share = 0.0, 1 / lam
+    energy, lowest, off, most = np.empty(LANES), np.empty(LANES), np.empty(LANES), np.empty(LANES)
+    objective, residual, share = 0.0, 0.0, 1 / lam
     for first in range(0, samples, LANES):
         load(u, first, pre)
         load(y, first, a)
@@ -42,6 +42,8 @@ def of_simplex(y, u, lam, slack, z):
         total[:] = 0
         energy[:] = 0
         lowest[:] = 0
+        off[:] = 0
+        most[:] = 1
         for i in range(outputs):
             for lane in range(LANES):
                 v = state[i, lane]
@@ -67,17 +69,18 @@ def of_simplex(y, u, lam, slack, z):
                 off[lane] = max(off[lane], abs(state[i, lane] - pre[i, lane] * total[lane]))
         for lane in range(min(LANES, samples - first)):
             objective += lam * energy[lane]
+            residual = max(residual, off[lane] / most[lane])
             if not abs(mass[lane] - 1) <= slack or lowest[lane] < 0:
                 objective = np.inf
             for i in range(outputs):
                 if y[first + lane, i] > 0:
                     objective -= y[first + lane, i] * np.log(max(state[i, lane], 0.0))
-    return objective, largest(off, 0.0), largest(most, 1.0)
+    return objective, residual
 
 
 @compiled
 def of_states(u, links, lam, s, line, z):
-    """Return the objective, the largest violation and the largest term of states below links.
+    """Return the objective of states below links, and their largest relative violation.
 
     They are those of `StateFit.measure`, with phi(u) = max(u, alpha u) between low and high.
 
@@ -99,7 +102,7 @@ def of_states(u, links, lam, s, line, z):
     pre, state, gradient = np.zeros(tall), np.zeros(tall), np.zeros(tall)
     pushed, pulled, above, asked = np.zeros(tall), np.zeros(tall), np.zeros(wide), np.zeros(wide)
     energy, off, most = np.zeros(WIDE), np.zeros(WIDE), np.zeros(WIDE)
-    objective, steep = 0.0, 1 / (1 + lam / (s * alpha))
+    objective, residual, steep = 0.0, 0.0, 1 / (1 + lam / (s * alpha))
     flat, length = 1 / (1 + lam / s), 1 / s
     for first in range(0, samples, WIDE):
         load(u, first, pre)
@@ -108,6 +111,8 @@ def of_states(u, links, lam, s, line, z):
         load(target, first, asked)
         multiply(above, ahead, rows, units, state)
         energy[:] = 0
+        off[:] = 0
+        most[:] = lam
         for i in range(units):
             for lane in range(WIDE):
                 v, w = state[i, lane], pre[i, lane]
@@ -144,4 +149,5 @@ def of_states(u, links, lam, s, line, z):
                 off[lane] = max(off[lane], abs(state[i, lane] - to))
         for lane in range(min(WIDE, samples - first)):
             objective += energy[lane]
-    return objective, s * largest(off, 0.0), largest(most, lam)
+            residual = max(residual, s * off[lane] / most[lane])
+    return objective, residual

@@ -18,7 +18,6 @@ from .lanes import (
     fill,
     filled,
     inner,
-    largest,
     load,
     multiply,
     padded,
@@ -34,7 +33,7 @@ _HUGE = 1e30
 _FULL = 3  # steps before lines are searched, fewest in time, measured
 _FLAT = 0.5  # a line search ends when the slope has fallen to this share
 # where the numbers of lanes stand
-_VIOLATION, _INITIAL, _CURVATURE, _STEP, _SLOPE, _LOW, _LOW_SLOPE, _HIGH = range(8)
+_VIOLATION, _INITIAL, _CURVATURE, _STEP, _SLOPE, _LOW, _LOW_SLOPE, _HIGH, _SHARE = range(9)
 
 
 class Shared(NamedTuple):
@@ -122,7 +121,7 @@ def _room(shared, zero):
         np.zeros((triangle, WIDE), kind),
         np.zeros((narrow, WIDE), kind),
         np.zeros((narrow, WIDE), kind),
-        np.zeros((8, WIDE), kind),
+        np.zeros((9, WIDE), kind),
         chosen,
     )
 
@@ -153,7 +152,10 @@ def _slope(y, h, spectrum, gradient, weighed):
 
 @inner
 def _look(shared, room):
-    """Put phi(w) into v and the gradient y + h - A'phi(w) there; return the largest violation."""
+    """Put phi(w) into v and the gradient y + h - A'phi(w) there; return the largest violation.
+
+    It is relative to the scale of its sample.
+    """
     _states(room.w.ravel(), room.v.ravel(), shared.alpha, shared.low, shared.high)
     fill(room.gradient, 0)
     multiply(room.gradient, shared.map, room.chosen, len(shared.map), room.v)
@@ -168,8 +170,9 @@ def _look(shared, room):
     for lane in range(WIDE):
         lanes[_VIOLATION, lane] = 0
     subtract_inner(lanes, _VIOLATION, len(shared.adjoint), weighed, 0, room.gradient, 0)
-    worst = lanes[_VIOLATION, 0]
+    worst = lanes[_VIOLATION, 0] * lanes[_SHARE, 0]
     for lane in range(WIDE):
+        lanes[_VIOLATION, lane] *= lanes[_SHARE, lane]
         worst = min(worst, lanes[_VIOLATION, lane])
     return np.sqrt(-worst)
 
@@ -260,7 +263,7 @@ def _search(shared, room):
     """
     lanes, units, r = room.lanes, len(shared.map), len(shared.adjoint)
     w, moved, v, change = room.w, room.moved, room.v, room.changes
-    for row in range(1, 8):
+    for row in range(1, _SHARE):
         for lane in range(WIDE):
             lanes[row, lane] = 0
     subtract_inner(lanes, _INITIAL, r, room.direction, 0, room.gradient, 0)
@@ -315,7 +318,7 @@ def _newton(shared, room, model, kept, goal):
         room: where they lead, with y and w = u - A y.
         model: in the precision of the Hessian.
         kept: its room, with the Hessian of its slopes.
-        goal: the violation at which a sample is solved.
+        goal: the relative violation at which a sample is solved.
 
     Returns:
         The steps taken.
@@ -401,14 +404,20 @@ def _multipliers(shared, room, start, first):
 
 @inner
 def _scale(shared, room):
-    """Return the largest of 1, |u| as far as phi follows it, and A h in a block."""
-    u, v, found = room.u.ravel(), room.moved.ravel(), 1.0
-    _states(u, v, shared.alpha, shared.low, shared.high)
-    for n in range(len(v)):
-        found = max(found, min(abs(u[n]), abs(v[n])))
+    """Put 1 over the square of the largest of 1, |u| as far as phi follows it, and A h there."""
+    u, v, share = room.u, room.moved, room.lanes[_SHARE]
+    _states(u.ravel(), v.ravel(), shared.alpha, shared.low, shared.high)
+    share[:] = 1
+    for i in range(len(v)):
+        for lane in range(WIDE):
+            share[lane] = max(share[lane], min(abs(u[i, lane]), abs(v[i, lane])))
     fill(room.moved, 0)
     _lift(shared, room, room.h, room.moved)
-    return largest(room.moved, found)
+    for i in range(len(v)):
+        for lane in range(WIDE):
+            share[lane] = max(share[lane], abs(room.moved[i, lane]))
+    for lane in range(WIDE):
+        share[lane] = 1 / share[lane] ** 2
 
 
 @compiled
@@ -440,11 +449,11 @@ def newton_rows(u, links, lam, start, matrix, turn, spectrum, line, tolerance, z
         load(u, first, room.u)
         _targets(links, first, lam, whole, room)
         _multipliers(shared, room, start, first)
-        goal = tolerance * _scale(shared, room)
+        _scale(shared, room)
         copy(room.u, room.w)
         _lift(shared, room, room.y, room.w)
         _begin(kept, r)
-        most = max(most, _newton(shared, room, model, kept, goal))
+        most = max(most, _newton(shared, room, model, kept, tolerance))
         for lane in range(min(WIDE, len(u) - first)):
             for i in range(z.shape[1]):
                 v = room.v[i, lane]

@@ -125,8 +125,8 @@ class _OnRamps(_ByLoops, Solver[StateFit, Tensor, Cache], Generic[Cache]):
         assert line is not None  # asked for by obstacle
         u, z = array(problem.pre_activation.double()), array(in_float64(activation, value))
 
-        def work(part: slice) -> tuple[float, float, float]:
-            found: tuple[float, float, float]
+        def work(part: slice) -> tuple[float, float]:
+            found: tuple[float, float]
             found = of_states(u[part], rows_of(links, part), problem.lam, s, line, z[part])
             return found
 
@@ -322,10 +322,10 @@ class CompiledDescent(_OnRamps[SharedHessian]):
             z = torch.zeros_like(right) if start is None else start[part].double().clone()
             return right.numpy(), z.contiguous().numpy()
 
-        def begun(part: slice) -> tuple[Array, float, Array]:
-            right, size = _asked(problem, part)
+        def begun(part: slice) -> tuple[Array, Array, Array]:
+            right, scale = _asked(problem, part)
             b, z = begin(part, right)
-            return b, tolerance * size, z
+            return b, (tolerance * scale).numpy(), z
 
         def alone(part: slice, budget: float) -> tuple[float, Array]:
             right, goal, z = begun(part)
@@ -386,12 +386,12 @@ def _some(problem: StateFit, count: int) -> slice:
     return slice(0, min(count * step, problem.samples), step)
 
 
-def _asked(problem: StateFit, part: slice) -> tuple[Tensor, float]:
-    """Return b for these samples, and the largest of 1, the reach of U and V W' lam_k / lam."""
+def _asked(problem: StateFit, part: slice) -> tuple[Tensor, Tensor]:
+    """Return b for these samples, and their largest of 1, the reach of U and V W' lam_k / lam."""
     right, pulled = _pulled(problem, part)
     u = problem.pre_activation[part].double()
-    found = reach(problem.divergence.activation, u).max(), *(x.abs().max() for x in pulled)
-    return right, max(1.0, *map(float, found))
+    found = torch.cat([reach(problem.divergence.activation, u), *pulled], 1)
+    return right, found.abs().amax(1, keepdim=True).clamp(min=1.0)
 
 
 def _pulled(problem: StateFit, part: slice) -> tuple[Tensor, list[Tensor]]:
@@ -468,18 +468,18 @@ class CompiledSimplex(_ByLoops, Solver[OutputFit, Tensor, None]):
 
         y, u, z = (array(x.double()) for x in (problem.target, problem.pre_activation, value))
 
-        def work(part: slice) -> tuple[float, float, float]:
-            found: tuple[float, float, float]
+        def work(part: slice) -> tuple[float, float]:
+            found: tuple[float, float]
             found = of_simplex(y[part], u[part], problem.lam, SLACK, z[part])
             return found
 
         return _joined(in_threads(work, *u.shape))
 
 
-def _joined(parts: Iterable[tuple[float, float, float]]) -> Measure:
-    """Return the measure of samples whose parts have given objectives, violations and scales."""
-    objectives, off, largest = zip(*parts, strict=True)
-    return measured(sum(objectives), max(off), max(largest))
+def _joined(parts: Iterable[tuple[float, float]]) -> Measure:
+    """Return the measure of samples whose parts have given objectives and residuals."""
+    objectives, residuals = zip(*parts, strict=True)
+    return measured(sum(objectives), max(residuals))
 
 
 class Parts(NamedTuple):
@@ -615,11 +615,12 @@ class CoordinateDescent(_ByLoops, Solver[WeightFit, Weights, None]):
 
         low, high = (array(end.expand(len(whole), -1).T) for end in (found.low, found.high))
         rest = Rest(low, high, found.square, found.square, found.kink)
+        goals = np.full((len(z), 1), goal)
 
         def work(part: slice) -> float:
             own: Any = rest if len(low) == 1 else rest._replace(low=low[part], high=high[part])
             budget = _LONGEST * 2.0 * len(whole) ** 2 * len(z[part])
-            used: float = descend(whole, b[part], own, goal, budget, z[part])
+            used: float = descend(whole, b[part], own, goals[part], budget, z[part])
             return used
 
         return max(in_threads(work, *z.shape))
@@ -650,7 +651,7 @@ def of_entries(*_: Any) -> None:
     from .descent_rows import Rest, descend
 
     one = np.ones((1, 1))
-    descend(one, one, Rest(one, one, 1.0, 1.0, 1.0), 1.0, 1.0, one)
+    descend(one, one, Rest(one, one, 1.0, 1.0, 1.0), one, 1.0, one)
 
 
 def sweeps(*_: Any) -> None:
@@ -661,7 +662,7 @@ def sweeps(*_: Any) -> None:
     of_entries()
     pivot(inverses(np.ones((1, 1))), np.ones((1, 1)), np.ones((1, 1)))
     one, line = np.ones((1, 1)), Ramp(*map(np.float64, (1.0, 0.0, math.inf)))
-    sweep(one, panelled(one), one, line, 1.0, 1, one)
+    sweep(one, panelled(one), one, line, one, 1, one)
     CompiledDescent().measured(_below(), torch.ones(1, 1, dtype=torch.float64))
 
 

@@ -22,7 +22,7 @@ def state_tiles(u_ptr, z_ptr, steps_ptr, goal, layer, links, samples, limit, PLA
 
     Z <- prox_{lam Phi / s}(Y - g / s) with Y ahead of Z by the momentum of each sample; Beck and
     Teboulle (2009), restarted as O'Donoghue and Candes (2015). A tile ends when s |Y - Z| is
-    within the goal for all its samples, or no longer falls.
+    within the goals of all its samples, or no longer falls.
 
     Args:
         u_ptr: U, (samples, units).
@@ -35,16 +35,17 @@ def state_tiles(u_ptr, z_ptr, steps_ptr, goal, layer, links, samples, limit, PLA
         limit: the most steps of a tile.
         PLAN: a `TilePlan`.
     """
-    s, least = tl.load(goal.step_size), tl.load(goal.violation)
+    s = tl.load(goal.step_size)
     program, programs = tl.program_id(0), tl.num_programs(0)
     scratch = goal.scratch + program.to(tl.int64) * (4 * PLAN.rows * PLAN.padded)
     tiles = tl.cdiv(samples, PLAN.rows)
     for turn in range(0, tl.cdiv(tiles - program, programs)):
         number = program + turn * programs
         rows = number.to(tl.int64) * PLAN.rows + tl.arange(0, PLAN.rows)
-        tile = Tile(scratch, rows, rows < samples)
+        there = rows < samples
+        tile = Tile(scratch, rows, there, tl.load(goal.violation + rows, mask=there, other=1.0))
         _fetch(u_ptr, z_ptr, tile, layer.units, PLAN)
-        here, step = _descend(tile, layer, links, s, least, limit, PLAN)
+        here, step = _descend(tile, layer, links, s, limit, PLAN)
         _write_back(z_ptr, tile, here, layer.units, PLAN)
         tl.store(steps_ptr + number, step)
         tl.debug_barrier()
@@ -77,8 +78,8 @@ def _write_back(z_ptr, tile, here, units, PLAN: tl.constexpr):
 
 
 @triton.jit
-def _descend(tile, layer, links, s, goal, limit, PLAN: tl.constexpr, SPAN: tl.constexpr = 50):
-    """Step until s |Y - Z| is within the goal, or does not fall in 200 steps.
+def _descend(tile, layer, links, s, limit, PLAN: tl.constexpr, SPAN: tl.constexpr = 50):
+    """Step until s |Y - Z| over the goals is at most 1, or does not fall in 200 steps.
 
     It is judged where products are exact: at the first step after they are formed anew, which
     they are when it has fallen by PLAN.drop, or after SPAN steps. A step moves Z by about the
@@ -88,9 +89,9 @@ def _descend(tile, layer, links, s, goal, limit, PLAN: tl.constexpr, SPAN: tl.co
         Where the states stand in the scratch, and the steps.
     """
     rest = _row(PLAN.rows)
-    walk = Walk(0, 0, goal * 0.0, rest + 1.0, rest, _link_blocks(PLAN), _link_blocks(PLAN))
-    opened, earlier = goal * 0.0, goal + float("inf")
-    floor, waited, going = goal * 0.0, 0, 1
+    walk = Walk(0, 0, s * 0.0, rest + 1.0, rest, _link_blocks(PLAN), _link_blocks(PLAN))
+    opened, earlier = s * 0.0, s + float("inf")
+    floor, waited, going = s * 0.0, 0, 1
     while (going > 0) & (walk.step < limit):
         tl.debug_barrier()
         seen, base = _exact(tile, walk.here, layer, links, PLAN)
@@ -100,9 +101,9 @@ def _descend(tile, layer, links, s, goal, limit, PLAN: tl.constexpr, SPAN: tl.co
             tl.debug_barrier()
             walk = _stepped(tile, layer, links, base, walk, s, PLAN)
             opened = tl.where(span == 0, walk.worst, opened)
-            floor = tl.maximum(0.7 * goal, opened / PLAN.drop)
+            floor = tl.maximum(0.7, opened / PLAN.drop)
             span += 1
-        going = (opened > goal).to(tl.int32)
+        going = (opened > 1.0).to(tl.int32)
         waited += span
         if waited >= 200:
             going = going & (opened < 0.7 * earlier).to(tl.int32)
@@ -198,7 +199,7 @@ def _stepped(tile, layer, links, base, walk, s, PLAN: tl.constexpr):
         seen = seen + (walk.seen[k] + moved[k],)  # noqa: RUF005
     momentum = tl.where(turned > 0, 1.0, walk.momentum)
     larger = (1.0 + tl.sqrt(1.0 + 4.0 * momentum * momentum)) / 2.0
-    worst = tl.max(tl.where(tile.there, violation, 0.0), 0)
+    worst = tl.max(tl.where(tile.there, violation / tile.goal, 0.0), 0)
     here = PLAN.rows * PLAN.padded - walk.here
     return Walk(here, walk.step + 1, worst, larger, (momentum - 1.0) / larger, seen, moved)
 

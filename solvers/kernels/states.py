@@ -27,7 +27,7 @@ from liftednet.problems import Link, StateFit
 from ..base import Solver, default_tolerance
 from ..choice import solved_by
 from ..compiled.loops import ramp
-from ..state_links import largest, states_refusal, terms
+from ..state_links import scales_of_rows, states_refusal
 
 # Entries below which torch serves: compiling takes some four seconds once, and what it saves there
 # is ten milliseconds a fit, of the fifteen that it takes (trials on an H100, from 50 x 10 on).
@@ -152,7 +152,7 @@ class Goal(NamedTuple):
     Attributes:
         scratch: (programs, 4, rows, padded), for the states of a tile.
         step_size: s, at least the links' smoothness, ().
-        violation: the s |Y - Z| at which a tile ends, ().
+        violation: the s |Y - Z| at which each sample ends, (samples,).
     """
 
     scratch: Any
@@ -167,11 +167,13 @@ class Tile(NamedTuple):
         scratch: the states, those before them, U, and what pulls at them, (4, ROWS, PADDED).
         rows: which samples, (ROWS,) int64.
         there: whether there is such a sample, (ROWS,).
+        goal: the s |Y - Z| at which each ends, (ROWS,).
     """
 
     scratch: Any
     rows: Any
     there: Any
+    goal: Any
 
 
 class Walk(NamedTuple):
@@ -180,7 +182,7 @@ class Walk(NamedTuple):
     Attributes:
         here: where Z stands in the scratch.
         step: how many steps were made.
-        worst: s |Y - Z+| of the last one.
+        worst: the largest s |Y - Z+| of the last one, over the goals.
         momentum: of each sample, (ROWS,).
         beta: how far Y is ahead of Z, (ROWS,).
         seen: Z W for each link, (ROWS, WIDTH).
@@ -388,7 +390,7 @@ class FusedStates(Solver[StateFit, Tensor, None]):
         if start is None:
             start = problem.divergence.activation.forward(problem.pre_activation)
         value = start.clone(memory_format=torch.contiguous_format)
-        goal = _SHARE * tolerance * problem.lam * largest(terms(problem, slice(None)), 1.0)
+        goal = _SHARE * tolerance * problem.lam * scales_of_rows(problem, slice(None))
         links, plans = zip(*(_tiled(link, blocks) for link in problem.links), strict=True)
         steps = torch.zeros(tiles, dtype=torch.int32, device=device)
         with torch.cuda.device(device) if value.is_cuda else nullcontext():
@@ -396,7 +398,7 @@ class FusedStates(Solver[StateFit, Tensor, None]):
                 problem.pre_activation.contiguous(),
                 value,
                 steps,
-                Goal(value.new_empty(count * scratch), step_size(problem), goal.float()),
+                Goal(value.new_empty(count * scratch), step_size(problem), goal),
                 Layer(units, float(problem.lam), *map(float, line)),
                 links,
                 problem.samples,

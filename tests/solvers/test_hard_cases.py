@@ -240,6 +240,33 @@ def test_a_unit_driven_far_away_hides_nothing_of_the_others(activation, above, d
         torch.testing.assert_close(solution.value, expected, atol=2e-4, rtol=2e-4, msg=name)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("above", [joint(activations.Identity()), tight(activations.Softmax())])
+@pytest.mark.parametrize("activation", [activations.ReLU(), activations.LeakyReLU(0.5)], ids=repr)
+def test_a_sample_of_large_numbers_hides_nothing_of_the_others(activation, above, dtype):
+    u, weight = normal(40, 4).to(dtype), normal(4, 3, seed=1).to(dtype)
+    target = torch.eye(3, dtype=dtype).repeat(14, 1)[:40]
+
+    def fit(far: float, rows: slice = slice(None)) -> StateFit:
+        large = u.clone()
+        large[5] *= far
+        link = Link(above, weight, torch.zeros(3, dtype=dtype), target[rows], 5.0)
+        return StateFit(joint(activation), large[rows], (link,))
+
+    far, others = fit(1e6 if dtype is torch.float32 else 1e9), slice(6, None)
+    expected = solve(fit(1.0, others), "reference").value
+    for name in {*solver_names(), "auto"} - {"reference"}:
+        if name == "auto" or solvers.get_solver(name).obstacle(far) is None:
+            solution = solve(far, name)
+            assert solution.status is Status.SOLVED, name
+            torch.testing.assert_close(
+                solution.value[others], expected, atol=2e-4, rtol=2e-4, msg=name
+            )
+    off = solution.value.clone()
+    off[others] += 0.01 * (off[others] > 0)
+    assert far.measure(off).residual > 1e-3
+
+
 @pytest.mark.parametrize("wide", [False, True])
 def test_how_good_weights_are_is_told_in_any_unit_of_the_targets(wide: bool) -> None:
     """Of weights that leave inputs of small numbers aside, whose gradient is next to none."""

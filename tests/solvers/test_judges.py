@@ -223,11 +223,11 @@ def test_state_residual_is_the_kkt_violation_of_nonnegative_least_squares() -> N
     push = above.lam * above.pre_activation(states) @ above.weight.T
     pull = above.lam * above.target @ above.weight.T
     terms = (lam * problem.pre_activation, push, pull)
-    scale = max(lam, *(float(term.abs().max()) for term in terms))
+    scale = torch.stack([term.abs().amax(1) for term in terms]).amax(0).clamp(min=lam)
     gradient = lam * states + push - pull - lam * problem.pre_activation
     smoothness = lam + above.lam * float(torch.linalg.matrix_norm(above.weight, 2)) ** 2
     gradient /= 1 + lam / smoothness  # where the step stays inside; elsewhere it ends at 0
-    expected = torch.minimum(gradient, smoothness * states).abs().max() / scale
+    expected = (torch.minimum(gradient, smoothness * states).abs().amax(1) / scale).max()
     assert problem.measure(states).residual == pytest.approx(float(expected), rel=1e-6)
 
 

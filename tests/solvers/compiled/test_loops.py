@@ -177,11 +177,11 @@ def test_sweeps_over_sixteen_samples_at_once_reach_what_the_dual_does(activation
 
     problem = states(activation, torch.float64, 37)
     shared, dual = CompiledDescent().prepare(problem), solve(problem, "dual").value
-    right, size = solvers._asked(problem, slice(None))
+    right, scale = solvers._asked(problem, slice(None))
     line = ramp(activation)
     for start in (torch.zeros_like(dual), activation.forward(-3 * problem.pre_activation)):
         z = start.numpy().copy()
-        parts = shared.hessian, shared.panels, right.numpy(), line, 1e-9 * size
+        parts = shared.hessian, shared.panels, right.numpy(), line, (1e-9 * scale).numpy()
         assert 0 < sweep(*parts, 5_000, z) < 5_000
         assert torch.allclose(torch.from_numpy(z), dual, atol=1e-6)
         assert problem.measure(torch.from_numpy(z)).residual <= 1e-9
