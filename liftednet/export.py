@@ -258,8 +258,16 @@ class ExportedGraph(nn.Module):
 
         Returns:
             A tensor, or a tuple of them where there are several losses.
+
+        Raises:
+            DataError: there are more or fewer inputs than the network has.
         """
         network = self.structure.network
+        if len(others) + 1 != len(network.inputs):
+            raise DataError(
+                f"the network has {len(network.inputs)} inputs, got {len(others) + 1}; lengths are "
+                "given by name, net(x, lengths=lengths)."
+            )
         rows = [
             given.flatten(2).transpose(0, 1) if variable.sequence else given.flatten(1)
             for variable, given in zip(network.inputs, (x, *others), strict=True)

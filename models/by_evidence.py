@@ -151,6 +151,9 @@ class _Search:
 
         One of another activation is left where its steps no longer head for that: kinks take long.
         One of more units is not, whose evidence may stand still for many steps before it rises.
+
+        Raises:
+            KeyboardInterrupt: the fit was interrupted; what it has come to counts.
         """
         model, wanted = self.make(candidate), -math.inf
         model._power = candidate.power
@@ -167,10 +170,11 @@ class _Search:
                 if len(seen) > _LOOKS and seen[-1] + _AHEAD * gained < wanted:
                     raise _BehindError
 
-        found, noise = -math.inf, 1.0
+        found, noise, stopped = -math.inf, 1.0, False
         with suppress(_BehindError), warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always", FitWarning)
             self.fit(model, on_step=follow)
+            stopped = model.interrupted
             found, noise = _evidence(model)
         better = self.model is None or found > self.evidence + least
         if better:
@@ -179,6 +183,8 @@ class _Search:
         self.count += 1
         near = [*self.near, (found, candidate, model)]
         self.near = [one for one in near if one[0] > self.evidence - _LIKELY]
+        if stopped:
+            raise KeyboardInterrupt
         return better
 
 
@@ -211,10 +217,16 @@ def fit_by_evidence(
     """
     search, cut = _Search(make, fit), ""
     deep = Candidate(size.without_noise(len(data[0])), activations[0])
-    search.tries(deep if exact else Candidate(size, activations[0]))
-    if not exact:
-        power = power_of(*data) if bent and size.noisy else None
-        cut = _choose(search, size, len(data[0]), activations, deep, power)
+    try:
+        search.tries(deep if exact else Candidate(size, activations[0]))
+        if not exact:
+            power = power_of(*data) if bent and size.noisy else None
+            cut = _choose(search, size, len(data[0]), activations, deep, power)
+    except KeyboardInterrupt:
+        if search.model is None:
+            raise
+        search.model.tell_interrupted()
+        cut = ", after which training was interrupted"
     model, found = search.model, search.candidate
     assert model is not None and found is not None  # the first is, at least
     near = [other for _, candidate, other in search.near if candidate.power is found.power]
@@ -268,8 +280,9 @@ def _evidence(model: LiftedMLP) -> tuple[float, float]:
         found = laplace_of(model)
     except SolverError:
         assert model.trace is not None  # it has been fitted
-        first, *_, last = (step.objective for step in model.trace.steps)
-        return (math.inf, 0.0) if last < 1e-9 * first else (-math.inf, 1.0)
+        reached = [step.objective for step in model.trace.steps]
+        met = len(reached) > 1 and reached[-1] < 1e-9 * reached[0]
+        return (math.inf, 0.0) if met else (-math.inf, 1.0)
     share = float(found.noise.max())
     return (math.inf if 0 < share < _MET else found.logarithm), share
 

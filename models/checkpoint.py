@@ -35,6 +35,7 @@ from .fingerprint import difference
 from .trace import Ending, Memory, OfSamples, Step, Trace
 
 _FORMAT, _VERSION = "liftednet checkpoint", "4"
+_HEAD = 200  # bytes of a file, in which its format stands
 _CACHE_LINE = 64  # bytes: where torch's memory begins
 Saved = tuple[Description, Description, Mapping[str, Tensor]]  # all, of it the identity, tensors
 
@@ -110,8 +111,11 @@ class Keeper:
             with processes.agreed():
                 if first:
                     _take_place(self._path, held)
-                if resume and self._path.exists():
-                    self._saved = _read(self._path)
+                if self._path.exists():
+                    if resume:
+                        self._saved = _read(self._path)
+                    else:
+                        _refuse_other(self._path)
             there = processes.gathered([self._saved is not None])
             if bool(there.any()) and not bool(there.all()):
                 raise DataError(f"{self._path} must be where every process can read it.")
@@ -304,6 +308,14 @@ def _step(values: Sequence[Any]) -> Step:
         if not untold and not isinstance(value, str if named else int | float):
             raise TypeError(f"{name} of a step is {value!r}")
     return step
+
+
+def _refuse_other(path: Path) -> None:
+    """Raise `DataError` where a file that a checkpoint would replace is none, whole or damaged."""
+    with path.open("rb") as file:
+        begun = file.read(_HEAD)
+    if begun and _FORMAT.encode() not in begun:
+        raise DataError(f"{path} is no checkpoint of liftednet, and one would replace it.")
 
 
 def _read(path: Path) -> Saved:

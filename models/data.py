@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from liftednet import processes
 from liftednet.errors import DataError
@@ -456,23 +456,28 @@ class LoaderBatches:
         """
         self._loader, self._prepare = loader, prepare
         with processes.agreed():
-            self._length, own = _lengths(loader)
+            self._length, self._own = _lengths(loader)
         lengths = processes.gathered([self._length])[:, 0].long().tolist()
         if len(set(lengths)) > 1:
             raise DataError(
                 f"the DataLoaders of the processes have {lengths} batches, and need equally many: "
                 "a torch.utils.data.DistributedSampler gives them as many samples."
             )
-        self.samples = int(processes.total_of(own))
-        self.standardize: Callable[[Data], Data] | None = None  # told after the first batches
+        self.samples = 0  # told by the first batches, as scales are
+        self.standardize: Callable[[Data], Data] | None = None
         self._begun: Iterable[Any] | None = None
         self._before_first: list[Tensor] = []
         self._dtype: torch.dtype | None = None
-        self._passes = 0
+        self._passes, self._told = 0, False
 
     def __len__(self) -> int:
         """Return the number of batches in a pass."""
         return self._length
+
+    @property
+    def known_samples(self) -> int | None:
+        """The samples of a pass here where the loader says them, or None."""
+        return self._own
 
     def first(self) -> Data:
         """Return the first batches, 1,000 samples or more, or one batch of sequences.
@@ -494,20 +499,37 @@ class LoaderBatches:
                 break
         if not found:
             raise DataError("the DataLoader has yielded no batch.")
-        self._begun = chain(read, pairs)
+        self._begun, mean = chain(read, pairs), sum(map(len, found)) / len(found)
+        own = round(mean * self._length) if self._own is None else self._own
+        self.samples = int(processes.total_of(own))
         return _joined(found)
 
     def __iter__(self) -> Iterator[Data]:
         """Yield the batches of one pass, checked and encoded.
 
         Raises:
-            DataError: the loader yields something other than pairs (X, y), or bad ones.
+            DataError: the loader yields something other than pairs (X, y), or bad ones, or nothing.
         """
         if self._begun is None:
             self._begin_pass()
-        pairs, self._begun = self._begun or self._loader, None
-        data = map(self._prepared, pairs)
-        yield from data if self.standardize is None else map(self.standardize, data)
+        pairs, self._begun, count = self._begun or self._loader, None, 0
+        for pair in pairs:
+            count += 1
+            if count > self._length:
+                break
+            data = self._prepared(pair)
+            yield data if self.standardize is None else self.standardize(data)
+        if not count:
+            raise DataError(
+                f"the DataLoader has yielded no batch in pass {self._passes}, and {self._length} "
+                "before: what it reads must begin anew in every pass."
+            )
+        if count != self._length and not self._told:
+            self._told, more = True, "more" if count > self._length else f"only {count}"
+            processes.warn(
+                f"the DataLoader has {self._length} batches by len(), and has yielded {more} in "
+                f"pass {self._passes}: those beyond are left out, and the rate falls by len()."
+            )
 
     def memory(self) -> list[Tensor]:
         """Return the states of torch's generators before the pass that comes next."""
@@ -571,8 +593,8 @@ def pair_of(item: object) -> Sequence[Any]:
     return item
 
 
-def _lengths(loader: DataLoader[Any]) -> tuple[int, int]:
-    """Return the batches and the samples in a pass of a loader.
+def _lengths(loader: DataLoader[Any]) -> tuple[int, int | None]:
+    """Return the batches in a pass of a loader, and its samples, or None where batches are ready.
 
     Raises:
         DataError: it does not know its length, or has no batches.
@@ -589,8 +611,12 @@ def _lengths(loader: DataLoader[Any]) -> tuple[int, int]:
             f"the DataLoader has no batches of its {samples} samples: give it samples, or "
             "a batch_size that they fill where drop_last is set."
         )
-    shared = hasattr(loader.sampler, "set_epoch")  # of one dataset between the processes
-    return batches, len(loader.sampler) if shared else samples  # type: ignore[arg-type]
+    drawn = loader.batch_sampler
+    if type(drawn) is not BatchSampler:
+        return batches, None
+    if not isinstance(loader.dataset, IterableDataset):
+        samples = len(drawn.sampler)  # type: ignore[arg-type]
+    return batches, min(samples, batches * drawn.batch_size) if drawn.drop_last else samples
 
 
 def _joined(parts: Sequence[Data]) -> Data:

@@ -21,7 +21,7 @@ from liftednet.losses import CrossEntropy, SimplexCrossEntropy
 from liftednet.network import Network
 
 from .block import Structure
-from .data import Batches, Data
+from .data import Data, LoaderBatches
 from .methods import Method
 
 _OF_TRAINING = (
@@ -65,7 +65,11 @@ def _text(value: Any) -> str:
 
 
 def described_training(
-    model: Any, structure: Structure, method: Method, data: Data, batches: Batches | None = None
+    model: Any,
+    structure: Structure,
+    method: Method,
+    data: Data,
+    batches: LoaderBatches | None = None,
 ) -> Lines:
     """Return what tells a training from others; of a loader, whose data cannot be looked at, less.
 
@@ -78,13 +82,15 @@ def described_training(
     """
     about = described_data(data)
     if batches is not None:
-        about = {"loader": [batches.samples, len(batches), str(data.like.dtype)]}
+        about = {"loader": [batches.known_samples, len(batches), str(data.like.dtype)]}
     told = {f"data {name}": value for name, value in about.items()}
     return {**_described_settings(model, structure, method), **told}
 
 
 def _described_settings(model: Any, structure: Structure, method: Method) -> Lines:
     settings = {name: getattr(model, name) for name in _OF_TRAINING}
+    if model.uncertainty is not None:
+        settings["uncertainty"] = model.uncertainty
     settings["model"], settings["method"] = type(model).__name__, method
     settings["lam"] = [structure.lam[state] for state in structure.states]
     settings["penalty"] = [structure.penalties[each] for each in structure.parameters]

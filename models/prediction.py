@@ -98,6 +98,12 @@ class Predictor(Settings):
         trace.reason = reason
         self._fit = replace(self._known, chosen=f"{trace.method!r}: {reason}")
 
+    def tell_interrupted(self) -> None:
+        """Keep that what others did with this fit was interrupted."""
+        trace = self.trace
+        assert trace is not None  # there has been a fit
+        trace.ending = Ending.INTERRUPTED
+
     @property
     def is_fitted(self) -> bool:
         """Whether there are weights."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import csv
 import inspect
 import operator
+import re
 import sys
+import warnings
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -113,24 +116,35 @@ def _made(tree: ast.expr) -> Any:
 
 INTERRUPTED = 130  # as shells count it: 128 and the number of the signal
 _KINDS = 20  # of integers that are labels, if nobody says otherwise
+_DECIMAL_COMMA = r"\s*[+-]?\d+(,\d+)?\s*"
 
 
 def read_table(path: Path) -> pd.DataFrame:
     """Return what a csv or tsv file holds, whose first line has the names of its columns.
 
-    Between values stand commas, or semicolons or tabs where that line has no comma.
+    Between values stand commas, or semicolons or tabs where that line has no comma outside of
+    quotes.
 
     Raises:
-        DataError: the file cannot be read, is of another kind, or has a column without a name.
+        DataError: the file cannot be read, is of another kind, has a column without a name or two
+            of one name, rows that are longer than its first line, or numbers with decimal commas.
     """
     if path.suffix not in (".csv", ".tsv"):
         raise DataError(f"{path} must be a csv or a tsv file.")
     try:
         with path.open(encoding="utf-8-sig") as file:
-            first = file.readline()
-        marks = "\t" if path.suffix == ".tsv" else ",;\t"
-        mark = next((mark for mark in marks if mark in first), marks[0])
-        frame = pd.read_csv(path, sep=mark, encoding="utf-8-sig")
+            first = next((line for line in file if line.strip()), "")
+        marks, plain = "\t" if path.suffix == ".tsv" else ",;\t", re.sub('"[^"]*"', "", first)
+        mark = next((mark for mark in marks if mark in plain), marks[0])
+        names = next(csv.reader([first], delimiter=mark), [])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # of values beyond all names
+            frame = pd.read_csv(path, sep=mark, encoding="utf-8-sig", index_col=False)
+    except pd.errors.ParserWarning:
+        raise DataError(
+            f"{path} has {len(names)} names in its first line, and rows of more values: name every "
+            "column, and end no row with a separator."
+        ) from None
     except (OSError, ValueError) as error:  # pandas' own errors are of the latter
         raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}.") from error
     if nameless := [name for name in frame if str(name).startswith("Unnamed: ")]:
@@ -138,6 +152,15 @@ def read_table(path: Path) -> pd.DataFrame:
             f"{path} has a column without a name ({nameless[0]}), as pandas writes the numbers of "
             "rows: leave it out by index=False, or give it a name."
         )
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise DataError(f"{path} has two columns of the name {twice[0]!r}: name one otherwise.")
+    for name in frame.select_dtypes(exclude="number"):
+        texts = frame[name].dropna().astype(str)
+        if len(texts) and texts.str.fullmatch(_DECIMAL_COMMA).all():
+            raise DataError(
+                f"{path} has numbers with decimal commas in the column {name!r}, such as "
+                f"{texts.iloc[0]!r}: write them with points, 1.5 in place of 1,5."
+            )
     return frame
 
 
@@ -207,6 +230,10 @@ def run_train(
     y = columns_of(frame, target, data)
     others = [name for name in frame if name not in target]
     chosen = others if columns is None else [name.strip() for name in columns.split(",")]
+    if both := [name for name in chosen if name in target]:
+        raise DataError(f"{both[0]!r} is the target, and no input: leave it out of --columns.")
+    if not chosen:
+        raise DataError(f"{data} has no column beside the target: give it inputs.")
     X = columns_of(frame, chosen, data)
     labelled = _is_labels(y) if loss is None else loss_of(loss).probabilistic
     kind: Any = LiftedClassifier if labelled else LiftedRegressor
@@ -258,6 +285,18 @@ def score(y: Any, predicted: Any, labelled: bool) -> str:
     return f"mean squared error {mean_squared_error(y, predicted):.4g}{known}"
 
 
+def _require_numbers(y: pd.DataFrame, data: Path) -> None:
+    """Raise `DataError` where an entry is no number."""
+    for name in y:
+        numbers = pd.to_numeric(y[name], errors="coerce")
+        if (bad := ~np.isfinite(numbers.to_numpy(dtype=float))).any():
+            row = int(bad.argmax())
+            raise DataError(
+                f"{data} has {y[name].iloc[row]} in row {row + 1} of {name!r}, and targets of a "
+                "regression are numbers."
+            )
+
+
 def _loaded(path: Path) -> tuple[Any, list[str]]:
     """Return a saved estimator, and the names of its targets.
 
@@ -304,9 +343,19 @@ def run_evaluate(path: Path, data: Path, target: list[str] | None) -> None:
         LiftedError: the model or the data cannot be used.
     """
     frame, (made, known) = read_table(data), _loaded(path)
-    labelled, y = hasattr(made, "classes_"), columns_of(frame, target or known, data).to_numpy()
+    labelled, truth = hasattr(made, "classes_"), columns_of(frame, target or known, data)
+    if labelled and not np.issubdtype(made.classes_.dtype, np.number):
+        truth = truth.astype(str)  # words that are all digits in this file
+    elif not labelled:
+        _require_numbers(truth, data)
+    y = truth.to_numpy()
     if labelled and (new := set(y.ravel().tolist()) - set(made.classes_.tolist())):
         raise DataError(f"the model does not know the label {new.pop()!r}.")
     predicted = np.asarray(made.predict(_inputs(made, frame, known, data)))
+    if y.size != predicted.size:
+        raise DataError(
+            f"the model has {predicted.size // len(y)} outputs, and {y.shape[1]} columns are held "
+            "against them: name one for each by --target."
+        )
     found = score(y.reshape(predicted.shape), predicted, labelled)
     typer.echo(f"{found} on {len(y)} rows of {data}")

@@ -456,7 +456,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         self, data: tuple[Rows, Rows, Any], outputs: int, fit: Callable[..., object]
     ) -> Lifted | None:
         model = super()._of_best_size(data, outputs, fit)
-        if self.noise != "varying" or model is None:
+        if self.noise != "varying" or model is None or model.interrupted:
             return model
         X, y, given = data
         counts = np.ones(len(X)) if given is None else np.asarray(given, dtype=float)
@@ -470,6 +470,9 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         with warnings.catch_warnings():  # a noise that does not vary is well
             warnings.simplefilter("ignore", FitWarning)
             apart.fit(X, 1 / squares, sample_weight=counts * squares / 2)
+        if apart.model_.interrupted:  # noise is one number then
+            model.tell_interrupted()
+            return model
         precision = apart.predict(X)
         level = float(np.average(precision, weights=counts))
         weights = counts * precision / level

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from liftednet import processes
 from liftednet.errors import DeclarationError, SolverError
-from liftednet.layers.expression import Applied, arguments_of
+from liftednet.layers.expression import TIME, Applied, arguments_of
 from liftednet.layers.modules import running_statistics
+from liftednet.layers.time import Timeline
 from liftednet.penalties import Penalty
 from liftednet.samples import Weights
 from liftednet.solvers.layer_metric import LayerMetric, slope_of
@@ -456,6 +457,10 @@ class BatchSteps:
         rows = len(inputs) * self.met // max(1, samples)  # of all processes
         every = slice(None, None, max(1, -(-rows // max(1, most))))
         weights = row_weights(values, arguments[0])
+        steps: Timeline | None = values.get(TIME)
+        if steps is not None and not steps.full and arguments[0].ndim > 2:  # none beyond the ends
+            there = steps.longer(len(arguments[0]) - steps.steps).valid.to(inputs)
+            weights = there if weights is None else there * weights
         if weights is not None:  # a convolution has several rows for each
             weights = weights.flatten()
             weights = weights.repeat_interleave(len(inputs) // max(1, len(weights)))[every]

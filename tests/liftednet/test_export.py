@@ -179,6 +179,8 @@ def test_a_recurrent_model_is_exported_with_its_forward_pass(options, last) -> N
     torch.testing.assert_close(network(x, lengths=lengths)[real], wanted)
     torch.testing.assert_close(logits(x, lengths=lengths)[real].softmax(-1), wanted)
     torch.testing.assert_close(network(x), model.forward(x))
+    if not isinstance(network, ExportedRNN):
+        refuses(LiftedError, "1 inputs, got 2; lengths are given by name", network, x, lengths)
     assert all(parameter.requires_grad for parameter in network.parameters())
     if last or options not in RECURRENT[1:3]:  # one of each kind of module
         return

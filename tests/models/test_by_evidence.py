@@ -93,6 +93,26 @@ def test_a_setting_of_ones_own_has_the_size_that_it_had() -> None:
     assert sizes(LiftedRegressor((7,), random_state=0, max_iter=1).fit(x, y)) == (4, 7, 1)
 
 
+@pytest.mark.parametrize("kind", [LiftedRegressor, LiftedClassifier])
+@pytest.mark.parametrize("after", [1, 30])
+def test_an_interrupt_ends_all_fits_and_the_best_so_far_is_kept(monkeypatch, kind, after) -> None:
+    x, y = linear(60, 0.5)
+    fit, steps = LiftedMLP.fit, iter(range(1, after + 1))
+
+    def interrupted(model, *arguments, on_step=None, **options):
+        def follow(step):
+            if next(steps) == after:  # and a step more would end the test
+                raise KeyboardInterrupt
+            on_step(step)
+
+        return fit(model, *arguments, on_step=follow, **options)
+
+    monkeypatch.setattr(LiftedMLP, "fit", interrupted)
+    model = kind(random_state=0).fit(x, y if kind is LiftedRegressor else y > 0)
+    assert model.model_.interrupted and "training was interrupted" in repr(model.model_)
+    assert np.isfinite(model.score(x, y if kind is LiftedRegressor else y > 0))
+
+
 def test_a_warm_start_goes_on_with_the_size_that_was_chosen() -> None:
     x, y = make_friedman1(150, noise=1.0, random_state=0)
     model = LiftedRegressor(random_state=0, max_iter=10, warm_start=True).fit(x, y)

@@ -27,6 +27,7 @@ from liftednet.losses import CrossEntropy
 from liftednet.models import Checkpoint, FullBatch, GaussNewton, Lifted, LiftedMLP, Minibatch
 from liftednet.models.checkpoint import Keeper
 from liftednet.models.results import Ending, Step
+from liftednet.models.uncertainty import Ball
 from liftednet.storage import read_tensors, replace_file
 from tests.models.networks import labeled, refuses, trace_of
 from tests.models.registry import GRAPHS, SERVED
@@ -186,6 +187,7 @@ OTHER_TRAININGS = [
     ({"sizes": (4, 9, 3)}, r"weights 1 is .*\(4, 9\).* and was .*\(4, 8\)"),
     ({"dtype": torch.float32}, "input 1 is .*torch.float32.* and was .*torch.float64"),
     ({"solver": "dual"}, "solver is 'dual', and was 'auto'"),
+    ({"uncertainty": Ball(0.1)}, r"uncertainty is Ball\(.*, and was not there"),
     ({"X": X + 1e-9}, "data .*input 1 is .*checksum"),
     ({"y": Y.flip(0)}, "data .*y 1 is .*checksum"),
     ({"X": X[:50], "y": Y[:50]}, r"data .*input 1 is .*\[50, 4\].* and was .*\[60, 4\]"),
@@ -326,12 +328,14 @@ def test_the_place_is_tried_before_training(tmp_path):
     steps: list[Any] = []
     model = short()
     (tmp_path / "file").touch()
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n")
     os.mkfifo(tmp_path / "pipe")
     for where, message in (
         (tmp_path / "pipe", "is no file"),
         (tmp_path / "missing" / "training", "No such file or directory"),
         (tmp_path / "file" / "training", "Not a directory"),
         (tmp_path, "is a folder"),
+        (tmp_path / "table.csv", "is no checkpoint of liftednet, and one would replace it"),
     ):
         refuses(DataError, message, model.fit, X, Y, checkpoint=where, on_step=steps.append)
     refuses(DataError, "resume=True needs the checkpoint", lambda: model.fit(X, Y, resume=True))

@@ -11,13 +11,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, TensorDataset
 
 from liftednet import Activation, activations
-from liftednet.errors import DataError, SolverError
+from liftednet.errors import DataError, FitWarning, SolverError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
 from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.block import Blocks
+from liftednet.models.data import LoaderBatches
 from liftednet.models.results import Ending
 from liftednet.solvers.generalized_linear import GeneralizedLinear
 from tests.models.networks import full, labeled, refuses, same_bits, trace_of
@@ -124,6 +125,43 @@ def test_a_bad_loader_leaves_a_fitted_model_as_it_was(rows, words, options):
     refuses(DataError, words, model.fit, DataLoader(TensorDataset(rows, LABELS), **options))
     assert same_bits(model.weights, weights)
     assert model.objective() == objective
+
+
+PAIRS = TensorDataset(ROWS, LABELS)
+READY: Any = list(zip(ROWS.split(25), LABELS.split(25), strict=True))
+
+
+@pytest.mark.parametrize("loader", [
+    DataLoader(PAIRS, 25), DataLoader(PAIRS, 25, drop_last=True),
+    DataLoader(READY, batch_size=None), DataLoader(PAIRS, 25, sampler=range(37)),
+    DataLoader(PAIRS, batch_sampler=[[1, 2, 3], [4]]),
+    DataLoader(PAIRS, batch_sampler=BatchSampler(range(47), 10, drop_last=True)),
+])  # fmt: skip
+def test_a_loader_shares_penalties_over_the_samples_that_it_yields(loader):
+    """Not over those of its dataset, of which ready batches, samplers and drop_last take others."""
+    model = _model()
+    batches = LoaderBatches(loader, lambda x, y: model._checked_data(x, y, None, None, None, True))
+    batches.first()
+    assert batches.samples == sum(len(y) for _, y in loader)
+
+
+def test_passes_of_a_loader_that_are_not_as_long_as_it_says_are_told():
+    class Stream(IterableDataset):
+        def __init__(self, *passes: int) -> None:
+            self.passes = list(passes)
+
+        def __len__(self) -> int:
+            return 60
+
+        def __iter__(self):
+            return zip(ROWS[: self.passes[0]], LABELS[: self.passes.pop(0)], strict=True)
+
+    with pytest.warns(FitWarning, match="has yielded only 3 in pass 2"):
+        _model().fit(DataLoader(Stream(60, 30, 60), 10))
+    refuses(
+        DataError, "no batch in pass 2, and 6 before", _model().fit,
+        DataLoader(Stream(60, 0, 60), 10),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("method", [SHORT, FullBatch(3), GaussNewton(3)])

@@ -52,7 +52,11 @@ def iris() -> pd.DataFrame:
     return frame.assign(place=place, species=load_iris().target_names[y])
 
 
-BROKEN = {"empty.csv": "", "unnamed.csv": ",a\n0,1\n", "ragged.csv": "a,b\n1,2\n1,2,3,4\n"}
+BROKEN = {
+    "empty.csv": "", "unnamed.csv": ",a\n0,1\n", "ragged.csv": "a,b\n1,2\n1,2,3,4\n",
+    "longer.csv": "a,b\n1,2,3\n4,5,6\n", "twice.csv": "a,b,a\n1,2,3\n", "one.csv": "a\n1\n2\n",
+    "commas.csv": "a;b\n1,5;2\n3;4\n",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -63,6 +67,7 @@ def here(tmp_path, monkeypatch) -> Path:
     X, y = load_diabetes(return_X_y=True, as_frame=True)
     X.assign(y=y, z=-y).to_csv("numbers.csv", index=False)
     X.assign(y=y, bmi=X.bmi.where(X.index != 99)).to_csv("hole.csv", index=False)
+    X.assign(y=y.where(y.index != 99), z=-y).to_csv("gap.csv", index=False)
     for name, content in BROKEN.items():
         (tmp_path / name).write_text(content)
     return Path(tmp_path)
@@ -100,6 +105,9 @@ def test_a_saved_estimator_predicts_and_is_evaluated(here) -> None:
     right = np.mean(made.predict(frame.drop(columns="species")) == frame.species)
     told = done("evaluate", "model.safetensors", "iris.csv")
     assert told == f"accuracy {right:.3f} on 150 rows of iris.csv\n"
+    frame.assign(species=7).to_csv("digits.csv", index=False)
+    wrong = refused("evaluate", "model.safetensors", "digits.csv")
+    assert "does not know the label '7'" in wrong  # as the words that it knows
     wrong = refused("evaluate", "model.safetensors", "iris.csv", "--target", "place")
     assert "does not know the label" in wrong
     assert "cannot be read" in refused("predict", "model.safetensors", "nothing.csv")
@@ -116,6 +124,9 @@ def test_numbers_are_a_regression_of_one_column_or_of_several(here) -> None:
     expected = made.predict(frame[["bmi", "s5"]])
     assert head == "y,z"
     np.testing.assert_allclose([[*map(float, x.split(","))] for x in lines], expected, rtol=1e-12)
+    wrong = "has 2 outputs, and 1 columns are held against them"
+    assert wrong in refused("evaluate", "model.safetensors", "numbers.csv", "--target", "y")
+    assert "has nan in row 100 of 'y'" in refused("evaluate", "model.safetensors", "gap.csv")
     error = np.square(expected - frame[["y", "z"]].to_numpy()).mean()
     told = done("evaluate", "model.safetensors", "numbers.csv")
     assert told.startswith(f"mean squared error {error:.4g}, R2")
@@ -141,6 +152,11 @@ REFUSED = [
     ("train empty.csv --target y", "cannot be read"),
     ("train unnamed.csv --target a", "without a name"),
     ("train ragged.csv --target a", "cannot be read"),
+    ("train longer.csv --target a", "2 names in its first line, and rows of more values"),
+    ("train twice.csv --target b", "two columns of the name 'a'"),
+    ("train one.csv --target a", "no column beside the target"),
+    ("train commas.csv --target b", "decimal commas in the column 'a', such as '1,5'"),
+    (f"{TRAIN} --columns a,species", "'species' is the target, and no input"),
     (f"{TRAIN} --set max_iter", "--set takes name=value"),
     (f"{TRAIN} --set max_itr=3", "no option 'max_itr' of LiftedClassifier: did you mean max_iter?"),
     (f"{TRAIN} --set zzz=3", "there are activation, batch_size"),
@@ -176,6 +192,9 @@ def test_a_table_is_read_whatever_stands_between_its_values(tmp_path, name, mark
     text = mark.join(["a", "b"]) + "\n" + mark.join(["1.5", "x"]) + "\n"
     path.write_text(text, encoding="utf-8-sig")
     assert read_table(path).to_dict("list") == {"a": [1.5], "b": ["x"]}
+    quoted = mark.join(["a", '"b, c"']) + "\n" + mark.join(["1.5", "x"]) + "\n"
+    path.write_text("\n" + quoted)  # after a line that is blank
+    assert read_table(path).to_dict("list") == {"a": [1.5], "b, c": ["x"]}
 
 
 def test_after_an_interrupt_the_model_of_then_is_saved(here, monkeypatch) -> None:
