@@ -42,6 +42,9 @@ _MOST_OF_ONE_ANSWER = 1e8  # likewise with one a sequence: steps at a given rho 
 _STEPS_BY_EVIDENCE = 200  # of these at most
 _MOST_BETWEEN_ENDS = 2e9  # multiplications in the matrix of a step: a tenth of a second
 _MOST_WORK = 8e10  # multiplications in all steps after minibatches: about five seconds
+_MOST_AT_ONCE = (
+    1e8  # samples times weights of one fit: some seconds, in which minibatches take longer
+)
 _LEAST_STEPS = 5  # by which these gain on minibatches (method_sizes.md)
 
 
@@ -160,6 +163,9 @@ def _suited(settings: Settings, structure: Structure, data: DataShape | None) ->
     if recurrent:
         return _over_time(settings, structure, data)
     obstacle = _obstacle(structure, data)
+    if data is not None and obstacle is not None and _is_one_fit(settings, structure, data):
+        reason = "one convex fit of all weights, to the minimum of the rho or penalty that is given"
+        return Choice(FullBatch(), structure, reason)
     if data is None or obstacle is not None:
         return Choice(Minibatch(), structure, f"minibatches, since {obstacle}")
     answers, weights, _ = sizes(structure, data.samples)
@@ -183,6 +189,16 @@ def _suited(settings: Settings, structure: Structure, data: DataShape | None) ->
         found, reason=f"{reason}; the weights meet {bound} by themselves",
         otherwise=Choice(Minibatch(), found.structure, held),
     )  # fmt: skip
+
+
+def _is_one_fit(settings: Settings, structure: Structure, data: DataShape) -> bool:
+    """Say whether all weights are one convex fit that is asked for, and soon solved."""
+    network = structure.network
+    alone = not structure.states and len(structure.parameters) == len(network.terms) == 1
+    plain = settings.batch_size is None and settings.lipschitz is None
+    whole = not (settings.early_stopping or data.loader or data.unseen)
+    few = data.samples * count_weights(structure) <= _MOST_AT_ONCE
+    return alone and plain and whole and few and not _rho_is_free(settings, structure)
 
 
 def _rho_is_free(settings: Settings, structure: Structure) -> bool:

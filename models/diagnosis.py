@@ -12,7 +12,7 @@ from torch import Tensor
 from liftednet import processes
 from liftednet.errors import DataError
 from liftednet.layers.expression import SAMPLE_WEIGHTS, TIME, Input, value_of
-from liftednet.losses import CrossEntropy, OutputLoss
+from liftednet.losses import CrossEntropy, Huber, OutputLoss
 from liftednet.network import State, Term, ends_of
 from liftednet.samples import spread
 from liftednet.sets.penalty import Weighted
@@ -33,6 +33,7 @@ _FEW = 0.1  # of a feature's entries that are not its median: more are a group o
 _LOOKED = 5_000  # rows in which entries far from all others are looked for
 _KINDS = 20  # entries of a column that are many
 _SEVERAL, _NONE = 10, 2.0  # samples, and as how many they count that teach nothing
+_DELTAS = 100.0  # deltas of a Huber loss in a deviation of targets, that are too many
 _COPIES = 1.2  # samples for each that is different, which coincidences hardly make
 _CENTERED = 500  # of them, whose median is the center: it takes longer than all the rest
 
@@ -98,6 +99,8 @@ def judge_targets(structure: Structure, data: Data, *, whole: bool = True) -> No
                 f"y reaches {largest:.3g} at most, and its square vanishes in float64: divide y by "
                 "its scale, and multiply predictions by it."
             )
+        if isinstance(term.loss, Huber):
+            _judge_delta(term.loss, rows)
         if largest * math.sqrt(y.numel()) >= math.sqrt(torch.finfo(torch.float64).max):
             raise DataError(
                 f"y reaches {largest:.3g}, and sums of its squares overflow float64: divide y by "
@@ -109,6 +112,19 @@ def judge_targets(structure: Structure, data: Data, *, whole: bool = True) -> No
                 "of predictions in that type are infinite or nan. Divide y by its scale, or give X "
                 "in float64."
             )
+
+
+def _judge_delta(loss: Huber, y: Tensor) -> None:
+    """Warn where delta is next to nothing in the units of an output."""
+    spread = y.double().std(0, correction=0)
+    if float(spread.max()) > _DELTAS * loss.delta:
+        output = int(spread.argmax())
+        processes.warn(
+            f"the delta of {loss!r} is in units of y, whose deviation in column {output} is "
+            f"{float(spread[output]):.3g}: nearly all errors are absolute ones, which fits follow "
+            "poorly, and error bars are too wide. Give a delta near the size of the noise, as in "
+            f"loss='huber:{0.1 * float(spread[output]):.2g}', and scale outputs of several units."
+        )
 
 
 def judge_weights(data: Data) -> None:

@@ -102,7 +102,7 @@ class Sigmoid(Activation):
 
     def conjugate_value(self, u: Tensor) -> Tensor:
         """Return log(1 + exp(u)) per sample, (samples,)."""
-        return functional.softplus(u).sum(-1)
+        return functional.softplus(u, threshold=LINEAR).sum(-1)
 
 
 class Tanh(Activation):

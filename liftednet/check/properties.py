@@ -55,6 +55,8 @@ def properties(subject: Subject) -> Iterator[Test]:
         (offset, True),
         (prox_stationary, alone or declares("prox")),
         (slope, alone),
+        (differentiable, True),
+        (promised, activation.constant_sum or activation.scale_free),
         (projection, True),
         (single, True),
     )
@@ -153,18 +155,18 @@ def lipschitz(subject: Subject) -> Check:
 
 def _pairs(subject: Subject) -> tuple[Tensor, Tensor]:
     """Return pairs of pre-activations, (pairs, pre-units), at which phi is finite."""
-    left, right = _line() if subject.activation.per_unit else _random(subject)
+    left, right = _line(subject) if subject.activation.per_unit else _random(subject)
     finite = torch.ones(len(left), dtype=torch.bool)
     for points in (left, right):
         finite &= subject.activation.forward(points).detach().isfinite().all(-1)
     return left[finite], right[finite]
 
 
-def _line() -> tuple[Tensor, Tensor]:
-    """Return neighbors on a line, from zero outwards."""
+def _line(subject: Subject) -> tuple[Tensor, Tensor]:
+    """Return neighbors on a line, from zero outwards, far ones at random: nothing lies between."""
     fine = torch.linspace(0.0, 12.0, 2401, dtype=torch.float64)
-    far = torch.logspace(1.1, 4, 60, dtype=torch.float64)
-    x = torch.cat([fine, far])
+    far = 10 ** (1.1 + 2.9 * subject.uniform(_RANDOM_PAIRS))
+    x = torch.cat([fine, far.sort().values])
     steps = torch.stack([x[:-1], x[1:]], dim=-1).repeat_interleave(2, dim=0)
     steps[1::2] = -steps[1::2].flip(-1)
     return steps[:, :1], steps[:, 1:]
@@ -202,6 +204,43 @@ def slope(subject: Subject) -> Check:
     tested = f"{len(u)} difference quotients"
     rows = (u, found, (left + right) / 2)
     return judge("slope", tested, error.amax(-1), _SLOPE, tell, *rows)
+
+
+def differentiable(subject: Subject) -> Check:
+    """Check the slopes that autograd has of phi, along random lines, against quotients."""
+    activation, u = subject.activation, subject.wide_u
+    name, along = "forward: differentiable", subject.normal(*u.shape)
+    x, step = u.clone().requires_grad_(), _STEP * (1 + u.norm(dim=-1, keepdim=True))
+    phi = activation.forward(x)
+    if not phi.requires_grad:
+        return _failed(name, "autograd", "forward loses the gradient: it must be torch's alone.")
+    along = along / along.norm(dim=-1, keepdim=True)
+    weights = subject.normal(*phi.shape)
+    (slopes,) = torch.autograd.grad((phi * weights).sum(), x)
+    found = (slopes * along).sum(-1)
+    before, here, after = (activation.forward(u + k * step * along).detach() for k in (-1, 0, 1))
+    left, right = (
+        ((b - a) * weights).sum(-1) / step[:, 0] for a, b in ((before, here), (here, after))
+    )
+    low, high = torch.minimum(left, right), torch.maximum(left, right)
+    error = torch.maximum(low - found, found - high).clamp(min=0) / (1 + high.abs())
+    tell = "at u = {} autograd has a slope of {}, the difference quotient of forward is {}."
+    rows = (u, found, (left + right) / 2)
+    return judge(name, f"{len(u)} difference quotients", error, _SLOPE, tell, *rows)
+
+
+def promised(subject: Subject) -> Check:
+    """Check that states sum to the same where that is promised, and have no scale where that is."""
+    activation, u, v = subject.activation, subject.wide_u, subject.wide_v
+    error = torch.zeros(len(u), dtype=torch.float64)
+    if activation.constant_sum:
+        error = (v.sum(-1) - v[0].sum()).abs() / (1 + v.abs().sum(-1))
+    if activation.scale_free:
+        error = torch.maximum(error, relative(activation.forward(3 * u).detach(), v))
+    tell = (
+        "at u = {} phi(u) = {} has another sum, or another value at 3 u, than its class promises."
+    )
+    return judge("constant_sum, scale_free", f"{len(u)} samples", error, _ROUNDING, tell, u, v)
 
 
 # The argmin: a convex problem in each block by CVXPY's rules, whose one solution is `forward`
@@ -421,25 +460,31 @@ def offset(subject: Subject) -> Check:
 def prox_stationary(subject: Subject) -> Check:
     """Check that prox(w, t) is where v = phi((w - v) / t), for w to 1,000 and t from 1e-8 to 1e8.
 
-    Two bounds say how far v is off: v - phi((w - v) / t) itself, and the root of
-    2 t D(v, (w - v) / t), D being the tight divergence.
+    It is asked with t as a tensor, and as a number, which solvers give it. Two bounds say how far v
+    is off: v - phi((w - v) / t) itself, and the root of 2 t D(v, (w - v) / t), D being the tight
+    divergence.
     """
     activation = subject.activation
-    w, t = _crossed(subject)
+    points, weights = _crossed(subject)
+    t = weights.repeat_interleave(len(points)).unsqueeze(-1)
+    w = points.repeat(len(weights), 1)
     v = activation.prox(w, t).detach()
     error, there = _bound(activation, w, t, v)
+    by_number = torch.cat([activation.prox(points, float(x)).detach() for x in weights])
+    differs = relative(by_number, v)
+    v = by_number.where((differs > error).unsqueeze(-1), v)
+    error = torch.maximum(error, differs)
     tell = "at w = {} and t = {} prox gives v = {}, but phi((w - v) / t) is {}."
     tested = f"{len(w)} samples, t from {float(t.min()):.0e} to 1e8"
     return judge("prox: v = phi((w - v) / t)", tested, error, _NEAR, tell, w, t, v, there)
 
 
 def _crossed(subject: Subject) -> tuple[Tensor, Tensor]:
-    """Return w (samples, units) and t (samples, 1), every w with every t."""
+    """Return w (samples, units) and t (weights,), powers of ten and what lies between."""
     every = 1 if subject.activation.per_unit else 4  # the values of others may be CVXPY's
     points = subject.wide_u[::every]
     weights = torch.logspace(-8, 8, 17, dtype=torch.float64)[:: min(every, 2)]
-    t = weights.repeat_interleave(len(points)).unsqueeze(-1)
-    return points.repeat(len(weights), 1), t
+    return points, torch.cat([weights, 10 ** (8 - 16 * subject.uniform(len(weights) // 2))])
 
 
 def _bound(activation: Activation, w: Tensor, t: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -175,6 +175,10 @@ class Subject:
         """Return standard normal numbers in float64."""
         return torch.randn(*shape, dtype=torch.float64, generator=self.generator)
 
+    def uniform(self, count: int) -> Tensor:
+        """Return uniform numbers from 0 to 1 in float64, (count,)."""
+        return torch.rand(count, dtype=torch.float64, generator=self.generator)
+
     def tolerance(self, method: str) -> float:
         """Return the error allowed where CVXPY solves with an expression, declared or derived."""
         return _EXACT if self.activation.declares(method) else _DERIVED

@@ -249,7 +249,9 @@ def _least(
         best = np.where(better, value - cost, best)
         prices = np.where(better[:, None], y, prices)
         empty |= -np.abs(push).sum(1) - cost > _SLACK * y.sum(1) * (1 + sizes / length).max(1)
-    prices = prices * scale / length
+    with np.errstate(over="ignore"):
+        prices = prices * scale / length
+    prices = np.where(np.isfinite(prices), prices, 0.0)  # any bound it, none the box itself
     total = slopes + (prices[:, None] @ rows)[:, 0]
     dual = (np.minimum(total * low, total * high)).sum(1) - (prices * most).sum(1)
     dual -= ROUNDING * (prices * sizes).sum(1)

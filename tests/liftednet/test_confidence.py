@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from liftednet.confidence import difference_bound, mean_bound, share_bound
+from liftednet.confidence import _likely, difference_bound, mean_bound, share_bound
 from liftednet.errors import DataError
 from tests.models.networks import refuses
 
@@ -17,6 +17,14 @@ from tests.models.networks import refuses
 def test_the_bound_on_a_share_is_that_of_clopper_and_pearson(hits: int, rows: int) -> None:
     known = stats.binomtest(hits, rows, alternative="less").proportion_ci(0.95, "exact").high
     assert share_bound(hits, rows, 0.05) == pytest.approx(known, rel=1e-9)
+
+
+@pytest.mark.parametrize("share", [1e-3, 0.4, 0.999])
+def test_numbers_of_hits_have_the_binomial_law_down_to_none_and_up_to_all(share: float) -> None:
+    for rows in (4, 3000):
+        hits, found = _likely(rows, np.array([share]))
+        np.testing.assert_allclose(found[0], stats.binom.pmf(hits, rows, share), atol=1e-12)
+        assert found.sum() == pytest.approx(1.0, abs=1e-9)
 
 
 def test_the_bound_on_a_mean_solves_its_equation() -> None:

@@ -44,6 +44,11 @@ def test_predictions_are_labels_where_labels_were_given(u):
     for loss in (CrossEntropy(), SimplexCrossEntropy()):
         assert torch.equal(loss.decode(u), u.argmax(-1))
     binary = BinaryCrossEntropy()
+    far = torch.linspace(-60, 60, 241, dtype=torch.float64).unsqueeze(1)
+    exact = torch.from_numpy(np.log1p(np.exp(-far.numpy())))[:, 0]  # of a label 1
+    torch.testing.assert_close(
+        binary.divergence.values(torch.ones_like(far), far), exact, rtol=1e-9, atol=1e-14
+    )
     assert torch.equal(binary.decode(binary.divergence.activation.forward(u)), (u > 0).long())
     assert torch.equal(SquaredError().decode(u), u)
 

@@ -15,7 +15,7 @@ from liftednet import FitWarning, LiftedClassifier, LiftedRegressor, certify, lo
 from liftednet.activations import ReLU, Tanh
 from liftednet.command import app
 from liftednet.errors import DataError
-from liftednet.losses import Loss, Quantile, SquaredError
+from liftednet.losses import CrossEntropy, Loss, Quantile, SquaredError
 from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.choice import Choice, DataShape, choose, shape_of
 from liftednet.models.results import Ending
@@ -30,7 +30,8 @@ SMALL: dict[str, Any] = {"hidden_layer_sizes": (10,), "random_state": 0}
 
 
 def chosen(samples: int, loss: Loss | None = None, unseen: bool = False, **options: Any) -> Choice:
-    model = LiftedMLP((10, 100, 1), ReLU(), loss or SquaredError(), **options)
+    sizes = options.pop("sizes", (10, 100, 1))
+    model = LiftedMLP(sizes, ReLU(), loss or SquaredError(), **options)
     return choose(model, model.checked()[0], DataShape(samples, unseen=unseen))
 
 
@@ -109,6 +110,8 @@ REASONS = [
     ({"divergence": "joint"}, Minibatch, "divergence='tight'"),
     ({"batch_size": 7}, GaussNewton, "batch_size=7 is for minibatches"),
     ({"method": "full"}, FullBatch, "asked for"),
+    ({"sizes": (300, 2), "loss": CrossEntropy(), "rho": 1.0}, FullBatch, "one convex fit"),
+    ({"sizes": (300, 2), "loss": CrossEntropy()}, Minibatch, "no likelihood"),
 ]
 
 

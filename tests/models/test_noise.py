@@ -16,7 +16,7 @@ from scipy.stats import nbinom, norm, poisson
 from sklearn.linear_model import HuberRegressor, PoissonRegressor
 
 from liftednet import LiftedRegressor, load, posterior, save
-from liftednet.errors import DataError
+from liftednet.errors import DataError, FitWarning
 from liftednet.losses import Huber, Loss, Poisson
 from liftednet.models import GaussNewton, LiftedMLP
 from liftednet.noise import Noise
@@ -84,6 +84,13 @@ def test_a_linear_network_is_scikit_learns_huber_regression() -> None:
     other = HuberRegressor(alpha=1.0, max_iter=1000, tol=1e-9).fit(x, y)
     ours = linear_fit(Huber(1.35 * other.scale_), 1.0 * other.scale_ / 2, x, y)
     np.testing.assert_allclose(ours, other.predict(x), atol=1e-4 * np.abs(y).max())
+
+
+def test_a_delta_that_is_nothing_beside_an_output_is_told() -> None:
+    x, y, _ = with_outliers(60, 0)
+    model = LiftedRegressor((), loss="huber:1.0", random_state=0, max_iter=2)
+    with pytest.warns(FitWarning, match="column 1 is .*: nearly all errors are absolute"):
+        model.fit(x, np.c_[y, 1e4 * y])
 
 
 def test_intervals_hold_and_outliers_move_no_answer(tmp_path: Any) -> None:

@@ -28,7 +28,7 @@ def test_what_holds_passes(activation):
 
 
 WITHOUT_A_POINT = {
-    "sine, with the printed Phi", "wrong shape", "not a sum",
+    "sine, with the printed Phi", "wrong shape", "not a sum", "without a gradient",
     "not compiled once", "raising", "concave conjugate", "concave excess",
 }  # fmt: skip
 

@@ -125,6 +125,22 @@ REFUSED: dict[str, tuple[Declare, str]] = {
     "prox of small steps, coupled": (
         off_for_small(Softmax, lambda a, w, t: Softmax.prox(a, 0.9 * w, t)), PROX,
     ),
+    "wrong from 39 to 43": (
+        off(ReLU, forward=lambda _, u: torch.where((u - 41).abs() < 2, 0, u.clamp(min=0))),
+        "forward: monotone",
+    ),
+    "prox of numbers": (
+        off(ReLU, prox=lambda a, w, t: ReLU.prox(a, w, t if torch.is_tensor(t) else 1.1 * t)), PROX,
+    ),
+    "without a gradient": (
+        off(ReLU, forward=lambda _, u: u.detach().clamp(min=0)), "forward: differentiable",
+    ),
+    "another gradient, coupled": (
+        off(Softmax, forward=lambda _, u: (2 * u - u.detach()).softmax(-1)),
+        "forward: differentiable",
+    ),
+    "no constant sum": (off(ReLU, constant_sum=True), "constant_sum, scale_free"),
+    "a scale": (off(Tanh, scale_free=True), "constant_sum, scale_free"),
     "5 % off in float32": (in_single(Tanh, "forward", 1.05), SINGLE),
     "prox in float32": (in_single(ReLU, "prox", 0.95), SINGLE),
     "overflowing in float32": (off(Sigmoid, conjugate_value=overflowing), SINGLE),

@@ -12,6 +12,7 @@ from liftednet import robustness_radius
 from liftednet.models.programs.composition import composition_of
 from liftednet.models.programs.halving import kinked
 from liftednet.models.programs.lines import ranges
+from liftednet.models.programs.splits import Tree
 from tests.models.programs.networks import by_highs, chain, drawn, stated
 
 
@@ -35,9 +36,30 @@ def test_ranges_hold_every_value_and_steps_never_widen_them() -> None:
     np.testing.assert_allclose(composition.forward(points), wanted, atol=1e-12)
 
 
+@pytest.fixture
+def halved(monkeypatch):
+    """How many nodes were split at a time, whose halves are all of them."""
+    found, split = list[int](), Tree.split
+
+    def checked(tree, nodes):
+        count = len(nodes.bound)
+        found.append(count)
+        both, points = split(tree, nodes)
+        below, above = (slice(count), slice(count, None))
+        cut = both.high[below] < nodes.high
+        assert (cut.sum(1) == 1).all()
+        np.testing.assert_array_equal(both.low[below], nodes.low)
+        np.testing.assert_array_equal(both.high[above], nodes.high)
+        np.testing.assert_array_equal(both.low[above], np.where(cut, both.high[below], nodes.low))
+        return both, points
+
+    monkeypatch.setattr(Tree, "split", checked)
+    return found
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("norm", [2, np.inf])
-def test_a_radius_is_that_of_a_mixed_integer_program(norm, seed) -> None:
+def test_a_radius_is_that_of_a_mixed_integer_program(norm, seed, halved) -> None:
     network, x = chain(2, 6, 5, 3, seed=seed), np.array([0.3, -0.2])
     found = robustness_radius(network, x, norm=norm, box=(-4, 4))
     z, program = stated(network, 2, -4, 4)
@@ -52,6 +74,7 @@ def test_a_radius_is_that_of_a_mixed_integer_program(norm, seed) -> None:
     assert float(y[found.label]) <= float(y.max()) + 1e-12
     assert found.most - found.least <= 1.1e-3 * found.most and (labels == found.label).all()
     assert np.linalg.norm(found.x - x, norm) == pytest.approx(found.most, rel=1e-9)
+    assert max(halved) > 1
     if norm > 2:  # HIGHS has no other norm that is asked for
         far = cp.Minimize(cp.norm(z - x, "inf"))
         best = min(by_highs(far, program, margin <= 0) for margin in margins)
