@@ -474,7 +474,8 @@ class Quantile(_Robust):
 
     The pinball loss of Koenker and Bassett, Regression quantiles, Econometrica 46 (1978). It has
     output states of its own: with the identity, the last pre-activations u see its Moreau envelope,
-    in which the kink is rounded over 1 / lam: raise lam where that is too much.
+    in which the kink is rounded over 1 / lam: raise lam where that is too much, by minibatches;
+    blocks of method="full" then move too little to end at the least loss.
 
     Raises:
         DataError: the level is not strictly between 0 and 1.

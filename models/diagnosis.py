@@ -253,10 +253,10 @@ def _useless(
             bound = held or ends_of(term.argument) is not None
             bound = bound or any(not isinstance(x, Weighted) for x in parts)
             yield (
-                f"the network is {grade} better than a constant prediction: on its training data "
-                f"its {type(term.loss).__name__} is {found:.4g} a sample, that of the constant is "
-                f"{constant:.4g}. {'Loosen its constraints, or train' if bound else 'Train'} "
-                "longer, at another rate, from another start or with a smaller rho."
+                f"the network is {grade} better than a constant prediction: on {samples:,} samples "
+                f"of training its {type(term.loss).__name__} is {found:.4g} each, that of the "
+                f"constant {constant:.4g}. "
+                f"{'Loosen its constraints, or train' if bound else 'Train'} longer, at another rate, from another start or with a smaller rho."
                 f"{scale_hint(data)}"
             )
 
