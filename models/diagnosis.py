@@ -256,7 +256,8 @@ def _useless(
                 f"the network is {grade} better than a constant prediction: on {samples:,} samples "
                 f"of training its {type(term.loss).__name__} is {found:.4g} each, that of the "
                 f"constant {constant:.4g}. "
-                f"{'Loosen its constraints, or train' if bound else 'Train'} longer, at another rate, from another start or with a smaller rho."
+                f"{'Loosen its constraints, or train' if bound else 'Train'} longer, at another "
+                "rate, from another start or with a smaller rho."
                 f"{scale_hint(data)}"
             )
 
