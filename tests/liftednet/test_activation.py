@@ -19,8 +19,7 @@ from tests.models.networks import refuses
 
 def test_what_cannot_be_derived_is_asked_for_by_name():
     u = torch.zeros(2, 3, dtype=torch.float64)
-    v = cp.Variable((2, 3))
-    refuses(DeclarationError, "does not declare `conjugate`", Ball().conjugate, v)
+    refuses(DeclarationError, "does not declare `conjugate`", Ball().conjugate, cp.Variable((2, 3)))
     refuses(DeclarationError, "does not declare `prox`", Ball().prox, u, 1.0)
     refuses(DeclarationError, "does not declare `forward`", Activation().forward, u)
 

@@ -36,9 +36,7 @@ def test_the_bound_on_a_mean_solves_its_equation() -> None:
 
 
 @pytest.mark.parametrize(("p", "q", "n", "m"), [(0.6, 0.5, 12, 14), (0.3, 0.1, 14, 10)])
-def test_the_bound_on_a_difference_is_broken_as_seldom_as_it_says(
-    p: float, q: float, n: int, m: int
-) -> None:
+def test_the_bound_on_a_difference_is_broken_as_seldom_as_it_says(p, q, n, m) -> None:
     """Summed over outcomes, not drawn: by the bound's monotony, down each row to the first."""
     first = stats.binom.pmf(np.arange(n + 1), n, p)
     second = stats.binom.pmf(np.arange(m + 1), m, q)

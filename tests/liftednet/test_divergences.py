@@ -134,8 +134,7 @@ def test_it_is_least_at_the_forward_map_and_smooth(activation, generator):
     found = torch.stack([divergence.values(v.expand(30, 1), u) for v in values])
     torch.testing.assert_close(values[found.argmin(0)][:, None], activation.forward(u))
     v = activation.forward(-u)
-    both = cp.Variable((30, 1))
-    stated = cp.Problem(cp.Minimize(divergence.link_term(both, v.numpy())))
+    stated = cp.Problem(cp.Minimize(divergence.link_term(cp.Variable((30, 1)), v.numpy())))
     assert stated.objective.expr.is_convex()
 
 

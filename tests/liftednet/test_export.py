@@ -65,18 +65,15 @@ def layers(activation: Activation, generator: torch.Generator) -> Layers:
     return Layers(weights, [activation, activations.Softmax()])
 
 
-def forward(model: Layers, x: torch.Tensor) -> torch.Tensor:
-    for weights, activation in zip(model.weights, model.activations, strict=True):
-        x = activation.forward(weights.apply(x))
-    return x
-
-
 @pytest.mark.parametrize("activation", CATALOGUE, ids=repr)
 def test_every_activation_is_exported_with_its_forward_map(activation, generator) -> None:
     model = layers(activation, generator)
     x = 10 * torch.randn(50, 5, generator=generator)
     network = to_torch(model)
-    torch.testing.assert_close(network(x), forward(model, x), rtol=1e-6, atol=1e-6)
+    wanted = x
+    for weights, one in zip(model.weights, model.activations, strict=True):
+        wanted = one.forward(weights.apply(wanted))
+    torch.testing.assert_close(network(x), wanted, rtol=1e-6, atol=1e-6)
     fresh = copy.deepcopy(network)
     for parameter in fresh.parameters():
         nn.init.zeros_(parameter)
@@ -209,6 +206,5 @@ def test_an_estimator_is_exported_in_float32_where_that_loses_nothing(
         assert {x.dtype for x in network.parameters()} == {dtype}
         with torch.no_grad():
             found = network(torch.tensor(X + moved, dtype=dtype))[:, 0].double().numpy()
-        wanted = model.predict(X + moved)
-        assert abs(found - wanted).max() <= 1e-4 * y.std()
+        assert abs(found - model.predict(X + moved)).max() <= 1e-4 * y.std()
         assert next(to_torch(model.model_).parameters()).dtype == torch.float64

@@ -105,9 +105,7 @@ def fit(loss: losses.OutputLoss, activation: Any, dtype: torch.dtype = torch.flo
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
 @pytest.mark.parametrize("activation", OUTPUTS, ids=repr)
-def test_the_closed_form_is_the_minimum_that_cvxpy_finds(
-    loss: losses.OutputLoss, activation: Any
-) -> None:
+def test_the_closed_form_is_the_minimum_that_cvxpy_finds(loss, activation) -> None:
     problem = fit(loss, activation)
     found, reference = solve(problem), solve(problem, "reference")
     assert found.solver == "closed-form"
@@ -115,8 +113,7 @@ def test_the_closed_form_is_the_minimum_that_cvxpy_finds(
     assert found.objective == pytest.approx(reference.objective, rel=1e-8)
     single = solve(fit(loss, activation, torch.float32))
     torch.testing.assert_close(single.value, found.value.float(), rtol=1e-4, atol=1e-5)
-    worse = problem.measure(found.value * 0.999 + 1e-4)
-    assert worse.residual > 1e-5
+    assert problem.measure(found.value * 0.999 + 1e-4).residual > 1e-5
 
 
 def test_values_are_those_of_the_definitions(generator: torch.Generator) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import cvxpy as cp
 import pytest
 import torch
-from torch import Tensor
 
 from liftednet import activations, maps
 from liftednet.divergences import joint
@@ -50,17 +49,13 @@ EXACT = ("identity", "times", "rows", "rows without a bias", "rows, wide", "diag
          "diagonal that samples share", "delay", "picked", "columns")  # fmt: skip
 
 
-def _stacked(map_: LinearMap, like: Tensor) -> Tensor:
-    """Return the matrix of a map, a column for each entry of v."""
-    units = torch.eye(like.numel(), dtype=torch.float64).unflatten(1, like.shape)
-    return torch.stack([map_.apply(unit).flatten() for unit in units], 1)
-
-
 @pytest.mark.parametrize("name", MAPS)
 def test_what_a_map_says_of_itself_is_true_of_its_matrix(name):
     map_, shape = MAPS[name]
     like, v = torch.zeros(shape, dtype=torch.float64), normal(*shape, seed=3)
-    matrix, wanted = _stacked(map_, like), map_.apply(v)
+    units = torch.eye(like.numel(), dtype=torch.float64).unflatten(1, like.shape)
+    matrix = torch.stack([map_.apply(unit).flatten() for unit in units], 1)  # a column for each
+    wanted = map_.apply(v)
     torch.testing.assert_close(map_.matrix(like), matrix)
     torch.testing.assert_close((matrix @ v.flatten()).view(wanted.shape), wanted)
     u = normal(*wanted.shape, seed=4)

@@ -12,11 +12,6 @@ from threadpoolctl import ThreadpoolController
 
 from liftednet import products
 
-
-def drawn(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
-
-
 BLAS = ThreadpoolController().select(user_api="blas")
 
 
@@ -52,6 +47,6 @@ def test_blas_has_the_threads_of_torch() -> None:
 
 @pytest.mark.parametrize("size", [1, 255, 256, 257, 600])
 def test_what_is_above_the_diagonal_is_put_below_it(size: int) -> None:
-    matrix = drawn(size, size)
+    matrix = torch.randn(size, size, generator=torch.Generator().manual_seed(size))
     whole = matrix.triu() + matrix.triu(1).T
     assert torch.equal(products.mirrored(matrix), whole) and torch.equal(matrix, whole)

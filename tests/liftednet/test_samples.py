@@ -27,9 +27,7 @@ def drawn(rows: int, dtype: torch.dtype) -> torch.Tensor:
 @pytest.mark.parametrize("columns", [slice(0, 4), slice(0, 6)])
 @pytest.mark.parametrize("rows", [1, 7, 130_000])
 @pytest.mark.parametrize("counted", [False, True])
-def test_columns_lie_where_numpy_says(
-    dtype: torch.dtype, columns: slice, rows: int, counted: bool
-) -> None:
+def test_columns_lie_where_numpy_says(dtype, columns, rows, counted) -> None:
     x = drawn(rows, dtype)[:, columns]
     times = torch.arange(rows).remainder(3) if counted and rows > 1 else torch.ones(rows)
     found = spread(x, times.double() if counted else None)
@@ -39,8 +37,7 @@ def test_columns_lie_where_numpy_says(
     deviation, largest = exact.std(0), np.abs(exact).max(0)
     assert found.mass == len(exact)
     for ours, theirs in ((found.mean, exact.mean(0)), (found.deviation, deviation)):
-        away = np.abs(ours.numpy() - theirs)
-        assert (away <= rounding * deviation + 1e-14 * largest).all()
+        assert (np.abs(ours.numpy() - theirs) <= rounding * deviation + 1e-14 * largest).all()
     assert (found.low.numpy() == exact.min(0)).all() and (found.high.numpy() == exact.max(0)).all()
 
 

@@ -40,8 +40,7 @@ class Outer(Layer):
 
 def residual() -> Network:
     network = Network()
-    x = network.input(4)
-    h = network.state(ReLU(), dense(x, 5))
+    h = network.state(ReLU(), dense(network.input(4), 5))
     g = network.state(Tanh(), 0.5 * dense(h, 5, bias=False) + h)
     network.loss(CrossEntropy(), dense(concatenate(h, g), 3))
     return network
@@ -50,9 +49,8 @@ def residual() -> Network:
 def grouped() -> Network:
     network = Network()
     x = network.input(4, 6, 5)
-    h = network.state(
-        ReLU(), convolution(x, 6, (3, 2), stride=(2, 1), padding=2, dilation=2, groups=2)
-    )
+    layer = convolution(x, 6, (3, 2), stride=(2, 1), padding=2, dilation=2, groups=2)
+    h = network.state(ReLU(), layer)
     network.loss(CrossEntropy(), dense(h, 3))
     return network
 
@@ -71,9 +69,7 @@ def both_directions() -> Network:
     return BY_NAME["both directions"].model("tight", "full").network
 
 
-_OF_THE_REGISTRY = (
-    "two of each", "images", "gated", "output states", "bounded states",
-)  # fmt: skip
+_OF_THE_REGISTRY = ("two of each", "images", "gated", "output states", "bounded states")
 NETWORKS: dict[str, Callable[[], Network]] = {
     **{name: BY_NAME[name].network for name in _OF_THE_REGISTRY},
     **{function.__name__: function for function in (residual, grouped, own_layer, both_directions)},

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from liftednet.errors import FitWarning
 from liftednet.models import FullBatch, Lifted, LiftedMLP
 from liftednet.models.data import Data
 from liftednet.models.methods.minibatch import BatchSteps
@@ -74,3 +75,9 @@ def refuses(error: Any, words: str | list[str], call: Callable[..., Any], *given
     for word in [words] if isinstance(words, str) else words:
         caught.match(word)
     return caught.value
+
+
+def warned(words: str, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Return what a call returns that warns of a fit in these words."""
+    with pytest.warns(FitWarning, match=words):
+        return call(*given, **named)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,8 +34,7 @@ LENGTHS = torch.tensor([4, 1, 3, 2] * 3)
 
 
 def _normal(*shape: int) -> Tensor:
-    generator = torch.Generator().manual_seed(3)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
 
 ROWS = _normal(SAMPLES, 4)
@@ -92,8 +92,7 @@ _BOUNDS = (("tight", "gauss-newton", "bounds"), ("joint", "gauss-newton", "tight
 
 def _chain() -> Network:
     network = Network()
-    x = network.input(4)
-    h = network.state(Tanh(), dense(x, 5))
+    h = network.state(Tanh(), dense(network.input(4), 5))
     g = network.state(ReLU(), dense(h, 4))
     network.loss(CrossEntropy(), dense(g, 3))
     return network
@@ -103,25 +102,17 @@ def _chain_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
     return [below @ layer.matrix + layer.bias for below, layer in zip((x, *z), w, strict=True)]
 
 
-def _bare() -> Network:
+def _one_layer(activation: Any, loss: Any, units: int, bias: bool = True, **how: Any) -> Network:
     network = Network()
-    h = network.state(Softplus(), dense(network.input(4), 5, bias=False))
-    network.loss(SquaredError(), dense(h, 2))
+    h = network.state(activation, dense(network.input(4), 5, bias=bias), **how)
+    network.loss(loss, dense(h, units))
     return network
 
 
-def _simplex() -> Network:
-    network = Network()
-    h = network.state(ReLU(), dense(network.input(4), 5))
-    network.loss(SimplexCrossEntropy(), dense(h, 3))
-    return network
-
-
-def _binary() -> Network:
-    network = Network()
-    h = network.state(Identity(), dense(network.input(4), 5))
-    network.loss(BinaryCrossEntropy(), dense(h, 2))
-    return network
+_bare = partial(_one_layer, Softplus(), SquaredError(), 2, bias=False)
+_simplex = partial(_one_layer, ReLU(), SimplexCrossEntropy(), 3)
+_bounded = partial(_one_layer, ReLU(), CrossEntropy(), 3, bounds=(0.1, 1.0))
+_binary = partial(_one_layer, Identity(), BinaryCrossEntropy(), 2)
 
 
 def _bare_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
@@ -150,8 +141,7 @@ def _two_of_each_above(x: Any, z: States, w: Parts) -> list[Tensor]:
 
 def _images() -> Network:
     network = Network()
-    x = network.input(2, 5, 4)
-    h = network.state(ReLU(), convolution(x, 3, 3, padding=1))
+    h = network.state(ReLU(), convolution(network.input(2, 5, 4), 3, 3, padding=1))
     pooled = average_pooling(h, 2, stride=1)
     g = network.state(Sigmoid(), convolution(pooled, 4, 2, stride=2, bias=False))
     network.loss(CrossEntropy(), dense(g, 3))
@@ -208,14 +198,6 @@ def _simplex_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
     return [first, last, last]  # of the output states, and of their loss
 
 
-def _bounded() -> Network:
-    network = Network()
-    x = network.input(4)
-    h = network.state(ReLU(), dense(x, 5), bounds=(0.1, 1.0))
-    network.loss(CrossEntropy(), dense(h, 3))
-    return network
-
-
 def _both_directions(**options: Any) -> Lifted:
     return LiftedRNN(
         2, (3, 2), 3, Tanh(), lam=LAM, rho=RHO, bidirectional=True, learn_initial_state=True,
@@ -234,8 +216,7 @@ def _both_directions_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
             longer = torch.cat([torch.zeros_like(own[:1]), own])
             first = torch.zeros_like(longer[..., :1])
             first[0] = 1
-            inside = torch.cat([_before(states), longer, first], -1)
-            found.append(inside @ cell.matrix + cell.bias)
+            found.append(torch.cat([_before(states), longer, first], -1) @ cell.matrix + cell.bias)
             seen.append(_turned(states[1:]) if number % 2 else states[1:])
         below = torch.cat(seen, -1)
     return [*found, below @ w[-1].matrix + w[-1].bias]

@@ -35,8 +35,7 @@ def uniform(seed, *shape):
 def derivatives(function, samples=100, inputs=3):
     """Return (samples, outputs, inputs) by autograd."""
     points = uniform(1, samples, inputs)
-    slopes = torch.autograd.functional.jacobian(lambda x: function(x).sum(0), points)
-    return slopes.transpose(0, 1)
+    return torch.autograd.functional.jacobian(lambda x: function(x).sum(0), points).transpose(0, 1)
 
 
 def require_sound(certificate, function, inputs=3):
@@ -105,9 +104,7 @@ def test_a_certificate_has_the_limits_that_are_met():
     assert certify(to_torch(model, logits=True)).limits[1] == "-1 <= 2 output 0 - output 1"
 
 
-@pytest.mark.parametrize(
-    ("kind", "standardize"), [*((kind, False) for kind in KINDS), ("order", True)]
-)
+@pytest.mark.parametrize("kind, standardize", [*((kind, False) for kind in KINDS), ("order", True)])
 def test_a_network_within_limits_has_a_sound_certificate(kind, standardize):
     """Means and clipped outputs rise where what they are of rises, and none is steeper."""
     free, model = (
@@ -117,8 +114,7 @@ def test_a_network_within_limits_has_a_sound_certificate(kind, standardize):
         ).fit(X, torch.cat([Y, -Y, Y.square()], 1))
         for within in ([], KINDS[kind])
     )  # fmt: skip
-    rising = [Weights(w.matrix.abs(), w.bias) for w in model.weights]
-    for weights in (model.weights, rising):
+    for weights in (model.weights, [Weights(w.matrix.abs(), w.bias) for w in model.weights]):
         model.with_weights(weights)
         facts = certify(model)
         require_sound(facts, to_torch(model))
@@ -172,8 +168,7 @@ def test_nothing_is_claimed_of_what_is_not_known():
 def test_graphs_with_sums_convolutions_and_two_losses():
     network = Network()
     image = network.input(1, 4, 4)
-    below = network.state(Tanh(), convolution(image, 2, 3))
-    both = concatenate(below, image)
+    both = concatenate(network.state(Tanh(), convolution(image, 2, 3)), image)
     middle = network.state(ReLU(), dense(both, 5))
     again = network.state(ReLU(), dense(middle, 5) + middle, bounds=(0.0, 2.0))
     network.loss(SquaredError(), dense(again, 1))

@@ -22,7 +22,7 @@ from liftednet.models.results import Ending
 from liftednet.penalties import L1, Nonnegative
 from liftednet.problems import Weights
 from tests.draws import normal
-from tests.models.networks import refuses, trace_of
+from tests.models.networks import refuses, trace_of, warned
 
 X, Y = make_friedman1(400, noise=1.0, random_state=3)
 X, Y, UNSEEN, EXPECTED = X[:200], Y[:200], X[200:], Y[200:]  # more rows than are merged
@@ -66,9 +66,8 @@ def test_early_stopping_keeps_the_best_of_every_method(method) -> None:
 
 
 @pytest.mark.parametrize("method", ["full", GaussNewton()])
-def test_where_training_starts_is_kept_where_nothing_is_better(method) -> None:
+def test_where_training_starts_is_kept_where_nothing_is_better(method, draw) -> None:
     """Of 24 rows and 20 weights the least squares err more on other rows than what made them."""
-    draw = np.random.default_rng(0)
     X, truth = draw.normal(size=(48, 20)), draw.normal(size=(20, 1))
     start = [Weights(torch.from_numpy(truth), torch.zeros(1, dtype=torch.float64))]
     model = LiftedMLP(
@@ -91,10 +90,9 @@ def test_a_bound_that_binds_is_held_at_every_step() -> None:
     assert seen == list(range(trace_of(free.model_).n_iter))
 
 
-def test_a_bound_that_a_network_meets_by_itself_costs_nothing_in_any_units() -> None:
+def test_a_bound_that_a_network_meets_by_itself_costs_nothing_in_any_units(draw) -> None:
     """An income and a share, whose weights have norms far apart: the certificate knows of both."""
-    source = np.random.default_rng(0)
-    x = np.c_[source.normal(3e4, 1e4, 200), source.uniform(0, 1, 200)]
+    x = np.c_[draw.normal(3e4, 1e4, 200), draw.uniform(0, 1, 200)]
     y = x[:, 0] / 1e4 - 1.5 * x[:, 1]
     held = LiftedRegressor((5,), random_state=0, lipschitz=4.0).fit(x, y)
     assert held.score(x, y) > 0.99 and certify(held).lipschitz <= 4.0  # 1.5 is the least
@@ -140,16 +138,14 @@ def test_holes_are_looked_for() -> None:
     assert shape_of(model, torch.from_numpy(with_hole), Y) == DataShape(200, 10, unseen=True)
     loader = DataLoader(TensorDataset(torch.from_numpy(X), torch.from_numpy(Y[:, None])))
     assert shape_of(model, loader, None) == DataShape(0, loader=True)
-    found = model.fit(with_hole, Y[:, None])
-    assert isinstance(trace_of(found).method, Minibatch)
+    assert isinstance(trace_of(model.fit(with_hole, Y[:, None])).method, Minibatch)
 
 
 def test_it_stands_in_what_is_printed_and_in_files(plain, tmp_path) -> None:
     model = plain.model_
     words = f"fitted by {trace_of(model).method!r}: {trace_of(model).reason})"
     assert repr(model).endswith(words)
-    again = load(save(model, tmp_path / "model.safetensors"))
-    assert repr(again).endswith(words)
+    assert repr(load(save(model, tmp_path / "model.safetensors"))).endswith(words)
     shown = CliRunner().invoke(app, ["show", str(tmp_path / "model.safetensors")]).stdout
     assert f"by {trace_of(model).method!r}: {trace_of(model).reason}" in shown
     assert repr(LiftedMLP((2, 2))).endswith("not fitted)")
@@ -173,6 +169,5 @@ def test_large_numbers_end_in_words() -> None:
     assert found.score(x, (Y[:60] * 1e30).astype(np.float32)) > 0.5
     refuses(DataError, "overflow float64", kind((4,)).fit, X, Y * 1e200)
     refuses(DataError, "its square vanishes in float64", kind((4,)).fit, X, Y * 1e-200)
-    with pytest.warns(FitWarning, match=r"y is 3\.0 on every row"):
-        found = kind((4,), random_state=0).fit(x, np.full(60, 3.0))
+    found = warned(r"y is 3\.0 on every row", kind((4,), random_state=0).fit, x, np.full(60, 3.0))
     np.testing.assert_allclose(found.predict(x), 3.0, rtol=1e-6)

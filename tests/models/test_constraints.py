@@ -66,17 +66,15 @@ def test_the_price_of_a_budget_is_known_where_the_bias_is_free(unit: float) -> N
     model = model_of(SquaredError(), 10, 4, 1).fit(x, y, constraints=[limits.Budget(120 / unit)])
     price = float(model.constraint_report().prices[0])
     assert price == pytest.approx(len(y) * (y.mean() - 120 / unit), rel=1e-7)
-    short = float(y.sum() - model.scores(x).sum())
-    assert price == pytest.approx(short, rel=1e-7)
+    assert price == pytest.approx(float(y.sum() - model.scores(x).sum()), rel=1e-7)
 
 
 def test_order_is_held_at_less_loss_than_by_the_last_layer_alone() -> None:
     x, y = DIABETES
     order = limits.Order(pairs(x, 40))
-    penalty = [SquaredFrobenius(1.0), SquaredFrobenius(1.0) + Nonnegative()]
     held, rough = (
         model_of(SquaredError(), 10, 8, 1, penalty=one).fit(x, y, constraints=[order])
-        for one in (None, penalty)
+        for one in (None, [SquaredFrobenius(1.0), SquaredFrobenius(1.0) + Nonnegative()])
     )
     assert max(order.violation(m.scores(x)) for m in (held, rough)) <= 1e-6
     assert bool((rough.weights[-1].matrix >= -1e-9).all())  # by CVXPY, with the constraint
@@ -85,8 +83,7 @@ def test_order_is_held_at_less_loss_than_by_the_last_layer_alone() -> None:
     # No weight with a smooth penalty: the last layer alone is held.
     sparse = model_of(SquaredError(), 10, 8, 1, penalty=L1(0.1))
     assert order.violation(sparse.fit(x, y, constraints=[order]).scores(x)) <= 1e-6
-    exact = limits.Values([3, 5], [100.0, 200.0])
-    held.fit(x, y, constraints=[exact, limits.Bounds(50.0, 300.0)])
+    held.fit(x, y, constraints=[limits.Values([3, 5], [100.0, 200.0]), limits.Bounds(50.0, 300.0)])
     scores = held.scores(x)
     torch.testing.assert_close(scores[[3, 5], 0], torch.tensor([100.0, 200.0]).double())
     assert float(scores.min()) >= 50 - 1e-9

@@ -37,8 +37,7 @@ def test_relevance_of_a_line_is_its_slope_times_the_deviation() -> None:
     wanted = unit * np.array([2.0, 0.1, 0.0]) * x.std(0)
     # 20 of 199 shifts, each a mean over 200 rows
     np.testing.assert_allclose(model.relevance_, wanted, rtol=0.1, atol=0.05 * unit)
-    both = LiftedRegressor(**QUICK).fit(x, np.stack([y, -y], 1))
-    assert both.relevance_.shape == (3, 2)
+    assert LiftedRegressor(**QUICK).fit(x, np.stack([y, -y], 1)).relevance_.shape == (3, 2)
 
 
 def test_a_category_is_one_input_and_classes_are_in_probabilities() -> None:
@@ -47,8 +46,7 @@ def test_a_category_is_one_input_and_classes_are_in_probabilities() -> None:
     y = 4.0 * (frame["kind"] == "p") + 0.1 * np.random.default_rng(1).normal(size=200)
     found = LiftedRegressor(**QUICK).fit(frame, y).relevance_
     np.testing.assert_allclose(found, [0.0, 4.0 * np.sqrt(2) / 3], atol=0.15)
-    labels = LiftedClassifier(**QUICK).fit(frame, (frame["kind"] == "p").astype(int))
-    chances = labels.relevance_
+    chances = LiftedClassifier(**QUICK).fit(frame, (frame["kind"] == "p").astype(int)).relevance_
     assert chances[0] < 0.05 and chances[1] == pytest.approx(np.sqrt(2) / 3, abs=0.08)
 
 

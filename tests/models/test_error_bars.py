@@ -26,7 +26,7 @@ from liftednet.losses import SquaredError
 from liftednet.models import GaussNewton, Lifted, LiftedMLP, LiftedRNN, error_bars
 from liftednet.penalties import FixedZeros, Nonnegative
 from tests.draws import normal
-from tests.models.networks import refuses, told
+from tests.models.networks import refuses, told, warned
 
 BY_EVIDENCE = GaussNewton(steps=200, evidence=True)
 
@@ -74,8 +74,7 @@ def test_ignorance_is_that_of_dense_jacobians() -> None:
         for each in (pulls, weak)
     )
     left = y - functional_call(network, weights, (x.double(),))[:, 0]
-    known = float((gram @ by_evidence).trace())
-    noise = float(left.square().sum()) / (40 - known)
+    noise = float(left.square().sum()) / (40 - float((gram @ by_evidence).trace()))
     new = rows(torch.linspace(-5, 5, 9)[:, None])
     assert model.standardization.moments == {}
     np.testing.assert_allclose(found.noise[:, 0], math.sqrt(noise), rtol=1e-6)
@@ -122,8 +121,7 @@ def test_two_outputs_have_a_noise_each() -> None:
     y = np.stack([np.sin(2 * x[:, 0]), 10 * x[:, 1]], 1)
     y += generator.normal(size=(200, 2)) * [0.05, 5.0]
     model = LiftedRegressor((10,), "tanh", random_state=0).fit(x, y)
-    found = posterior(model).predict(x)
-    np.testing.assert_allclose(found.noise[0], [0.05, 5.0], rtol=0.2)
+    np.testing.assert_allclose(posterior(model).predict(x).noise[0], [0.05, 5.0], rtol=0.2)
     assert model.predict(x, return_std=True)[1].shape == (200, 2)
     assert model.sample_y(x, 3).shape == (200, 2, 3)
     clean = np.sqrt(np.mean((model.predict(x)[:, 0] - np.sin(2 * x[:, 0])) ** 2))
@@ -248,9 +246,8 @@ def test_weights_without_rho_have_the_error_bars_of_least_squares_and_no_evidenc
         refuses(DataError, "weights without rho have no density", getattr, one, "log_evidence")
 
 
-def test_the_evidence_of_sequences_of_several_lengths_is_in_units_of_y() -> None:
+def test_the_evidence_of_sequences_of_several_lengths_is_in_units_of_y(generator) -> None:
     """Those of 10 y are 10 to the answers that count less likely."""
-    generator = torch.Generator().manual_seed(0)
     x, lengths = torch.randn(20, 6, 2, generator=generator).double(), torch.tensor([6, 2, 3, 4] * 5)
     y = x.cumsum(1)[..., :1].tanh() + 0.1 * torch.randn(20, 6, 1, generator=generator)
     how: dict[str, Any] = {"loss": SquaredError(), "method": BY_EVIDENCE}
@@ -370,8 +367,7 @@ def test_intervals_of_fewer_rows_than_columns_hold_and_those_of_no_freedom_are_t
     assert steps < 450  # 596 where an evidence without noise was news
     x, y = wide(5)  # of some draws the evidence pulls weights off the plane
     plane = LiftedRegressor(random_state=0).fit(x[:4, :3], y[:4])  # through every answer
-    with pytest.warns(FitWarning, match="can follow all of the 4 rows"):
-        plane.predict_interval(x[:, :3])
+    warned("can follow all of the 4 rows", plane.predict_interval, x[:, :3])
 
 
 def test_few_rows_that_are_met_are_no_certainty() -> None:
@@ -379,11 +375,9 @@ def test_few_rows_that_are_met_are_no_certainty() -> None:
     draw = np.random.default_rng(1)
     x = draw.normal(size=(3, 30))
     two = np.c_[x[:, 0], np.sin(3 * x[:, 0])] + 0.1 * draw.normal(size=(3, 2))
-    labels = np.random.default_rng(2).normal(size=(6, 3)), np.arange(6) % 2
-    for inputs, y in ((x, two), labels):
+    for inputs, y in ((x, two), (np.random.default_rng(2).normal(size=(6, 3)), np.arange(6) % 2)):
         model = LiftedRegressor(random_state=0).fit(inputs, y)
-        with pytest.warns(FitWarning, match=f"can follow all of the {len(y)} rows"):
-            model.predict(inputs, return_std=True)
+        warned(f"can follow all of the {len(y)} rows", model.predict, inputs, return_std=True)
 
 
 def test_densities_take_the_answers_that_a_fit_does_and_no_others(draw) -> None:

@@ -57,14 +57,12 @@ def test_all_checks_of_scikit_learn(estimator, check):
 def test_weights_are_repetitions_at_the_defaults(estimator, monkeypatch):
     """On 15 samples of 30 features, of which 500 steps make much of any rounding."""
     monkeypatch.setattr(minibatch, "_STEPS", 500)
-    check = estimator_checks.check_sample_weight_equivalence_on_dense_data
-    check(estimator.__name__, estimator())
+    estimator_checks.check_sample_weight_equivalence_on_dense_data(estimator.__name__, estimator())
 
 
 @pytest.mark.parametrize("estimator", [LiftedClassifier, LiftedRegressor, LiftedSequenceClassifier])
 def test_every_setting_is_kept_as_it_is(estimator):
-    names = estimator().get_params()
-    given = {name: object() for name in names}
+    given = {name: object() for name in estimator().get_params()}
     made = estimator(**given)
     assert all(getattr(made, name) is value for name, value in given.items())
     copied = clone(estimator(penalty=L1(0.1), activation="tanh")).get_params()
@@ -86,9 +84,7 @@ def test_one_output_and_several_are_regressed():
 
 
 @pytest.mark.parametrize("kind", [LiftedClassifier, LiftedSequenceClassifier])
-@pytest.mark.parametrize(
-    "weights", [{"setosa": 1.0, "versicolor": 2.0, "virginica": 0.5}, "balanced"]
-)
+@pytest.mark.parametrize("weights", [{"setosa": 1, "versicolor": 2, "virginica": 0.5}, "balanced"])
 def test_weights_of_classes_are_weights_of_samples(kind, weights):
     model, few = kind(**QUICK, max_iter=3), slice(30, 150)  # not as many of each
     x, y = (X if kind is LiftedClassifier else X[..., None])[few], NAMES[few]

@@ -33,8 +33,7 @@ def test_max_pooling_is_the_maximum_and_descends(tmp_path: Path) -> None:
 @pytest.mark.parametrize("module", [nn.GELU(), nn.SiLU(), nn.Mish(), nn.Hardswish()], ids=repr)
 def test_a_map_that_falls_is_the_network_of_torch(module: nn.Module, tmp_path: Path) -> None:
     x, y = labeled(samples=30)
-    name = type(module).__name__.lower()
-    model = LiftedMLP((4, 5, 5, 3), name, max_iter=2).fit(x, y)
+    model = LiftedMLP((4, 5, 5, 3), type(module).__name__.lower(), max_iter=2).fit(x, y)
     layers = [nn.Linear(n, q, dtype=x.dtype) for n, q in ((4, 5), (5, 5), (5, 3))]
     for layer, weights in zip(layers, model.weights, strict=True):
         assert weights.bias is not None

@@ -25,8 +25,7 @@ FEW = Minibatch(epochs=5)
 def drawn(seed: int = 0) -> Factors:
     generator = torch.Generator().manual_seed(seed)
     mean, own = torch.randn(5, generator=generator), torch.rand(5, generator=generator) + 0.1
-    loadings = torch.randn(2, 5, generator=generator)
-    return Factors(*(x.double() for x in (mean, loadings, own)))
+    return Factors(*(x.double() for x in (mean, torch.randn(2, 5, generator=generator), own)))
 
 
 def conditional(known: Factors, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -34,8 +33,7 @@ def conditional(known: Factors, row: np.ndarray) -> tuple[np.ndarray, np.ndarray
     loadings, mean = known.loadings.numpy(), known.mean.numpy()
     of_x = loadings.T @ loadings + np.diag(known.own.numpy())
     seen = ~np.isnan(row)
-    of_seen = of_x[np.ix_(seen, seen)]
-    gain = np.linalg.solve(of_seen, of_x[seen]).T
+    gain = np.linalg.solve(of_x[np.ix_(seen, seen)], of_x[seen]).T
     return mean + gain @ (row - mean)[seen], of_x - gain @ of_x[seen]
 
 
@@ -64,9 +62,8 @@ def fitted() -> tuple[LiftedMLP, Tensor]:
 
 def test_completion_is_the_conditional_mean() -> None:
     known = drawn()
-    rows = torch.tensor(
-        [[0.3, torch.nan, 1.0, torch.nan, -1.0], [torch.nan] * 5, [0.1] * 5]
-    ).double()
+    some = [0.3, torch.nan, 1.0, torch.nan, -1.0]
+    rows = torch.tensor([some, [torch.nan] * 5, [0.1] * 5]).double()
     for row, found in zip(rows, known.completed(rows), strict=True):
         np.testing.assert_allclose(found, conditional(known, row.numpy())[0], atol=1e-12)
 
@@ -117,8 +114,7 @@ def test_every_method_takes_holes_and_answers_by_the_row(method: object) -> None
     answers = model.fit(gaps, target).forward(gaps)
     assert answers.isfinite().all()
     torch.testing.assert_close(answers[7:9], model.forward(gaps[7:9]), rtol=1e-4, atol=1e-5)
-    whole = model.completed(gaps)
-    assert whole[~gaps.isnan()].equal(gaps[~gaps.isnan()])
+    assert model.completed(gaps)[~gaps.isnan()].equal(gaps[~gaps.isnan()])
 
 
 def test_answers_are_those_of_the_completed_rows_of_a_file_too(fitted, tmp_path: Path) -> None:
@@ -127,8 +123,7 @@ def test_answers_are_those_of_the_completed_rows_of_a_file_too(fitted, tmp_path:
     unseen = gaps.new_full((200, 1), torch.nan)  # of the target
     whole = prior.completed(torch.cat([gaps, unseen], 1))[:, :6]
     torch.testing.assert_close(model.completed(gaps), whole)
-    exported = to_torch(model)
-    torch.testing.assert_close(model.forward(gaps), exported(whole), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(model.forward(gaps), to_torch(model)(whole), rtol=1e-3, atol=1e-4)
     again = load(save(model, tmp_path / "model.safetensors"))
     torch.testing.assert_close(again.forward(gaps), model.forward(gaps))
     assert again.completed(gaps).equal(model.completed(gaps))
@@ -138,8 +133,7 @@ def test_images_and_two_inputs() -> None:
     rows, target = related(100)
     network = Network()
     left, right = network.input(1, 2, 2, missing=True), network.input(2)
-    hidden = network.state(ReLU(), dense(left, 6) + dense(right, 6))
-    network.loss(SquaredError(), dense(hidden, 1))
+    network.loss(SquaredError(), dense(network.state(ReLU(), dense(left, 6) + dense(right, 6)), 1))
     image = holes(rows[:, :4], 0.3).view(-1, 1, 2, 2)
     model = Lifted(network, method=FEW).fit((image, rows[:, 4:]), target)
     assert model.forward((image, rows[:, 4:])).isfinite().all()

@@ -66,8 +66,7 @@ def test_the_moved_states_lower_their_state_fit(activation):
     assert isinstance(fit, StateFit)
     u = network.weights[0].apply(X).requires_grad_()
     divergence = network.structure.divergences[network.network.states[0]]
-    lifted = _Lifted.apply(u, Targets(divergence, divergence, lam))
-    above = network.weights[1].apply(lifted)
+    above = network.weights[1].apply(_Lifted.apply(u, Targets(divergence, divergence, lam)))
     (pull,) = torch.autograd.grad(torch.nn.functional.cross_entropy(above, Y, reduction="sum"), u)
     moved = fit.measure(passed - pull / lam).objective
     assert solve(fit).objective <= moved < fit.measure(passed).objective
@@ -99,8 +98,7 @@ def test_a_step_ends_at_the_nearest_point_of_the_constraint(penalty: Penalty) ->
     metric.look(*metric.sums(x))
     none, length = torch.zeros(6, 4).double(), torch.tensor(0.7, dtype=torch.float64)
     move = metric.proximal_move(none, torch.zeros(4).double(), penalty, counts=1.0)
-    layer = Weights(w, torch.ones(4).double())
-    found = move.taken(layer, length, length * move.scale)
+    found = move.taken(Weights(w, torch.ones(4).double()), length, length * move.scale)
     p = cp.Variable((6, 4))
     distance = float((x - x.mean(0)).square().mean()) * cp.sum_squares(p - w.numpy()) / (2 * 0.7)
     problem = cp.Problem(cp.Minimize(penalty.expression(p) + distance), penalty.domain(p))
@@ -122,8 +120,7 @@ def test_no_step_is_longer_than_the_parabola_allows():
 def test_the_metric_is_inverted_exactly_once_the_eigenvectors_are_found(samples, damping):
     generator = torch.Generator().manual_seed(samples)
     basis = torch.linalg.qr(normal(8, 8, seed=generator))[0]
-    parts = normal(200, 2, seed=generator)
-    x = parts * torch.tensor([5.0, 2.0]) @ basis[:2] + 1
+    x = normal(200, 2, seed=generator) * torch.tensor([5.0, 2.0]) @ basis[:2] + 1
     metric = LayerMetric(8, True, 2, damping, 0.0, generator)
     metric.begin(*metric.first_sums(x))
     for _ in range(50):

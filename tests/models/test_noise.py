@@ -288,8 +288,7 @@ def test_counts_that_vary_more_than_poissons_are_taken_as_such(mean: float) -> N
     """Gamma rates of shape 2: log-linear, so that no network does better than the regression."""
     random = np.random.default_rng(3)
     x = random.normal(size=(2100, 3))
-    rates = mean * np.exp(0.5 * x[:, 0])
-    y = random.poisson(rates * random.gamma(2, 0.5, 2100)).astype(float)
+    y = random.poisson(mean * np.exp(0.5 * x[:, 0]) * random.gamma(2, 0.5, 2100)).astype(float)
     train, new = slice(100), slice(100, None)
     model = LiftedRegressor(loss="poisson", random_state=0).fit(x[train], y[train])
     other = PoissonRegressor(alpha=1e-3).fit(x[train], y[train]).predict(x[new])
@@ -320,8 +319,7 @@ def test_counts_of_several_variances_are_negative_binomials(generator) -> None:
     sure = torch.full((1, 2), np.log(rates), dtype=torch.float64)
     law = CountPrediction.around(sure, 0 * sure, s)
     y = torch.arange(40).double()[:, None].expand(-1, 2)
-    shape = rates / 2.5
-    laws = poisson(rates), nbinom(shape, 1 / 3.5)
+    laws = poisson(rates), nbinom(rates / 2.5, 1 / 3.5)
     right = np.stack([one.logpmf(np.arange(40)) for one in laws], 1)
     np.testing.assert_allclose(law.log_density(y), right, rtol=1e-9)
     for level in (0.05, 0.5, 0.95):

@@ -22,7 +22,8 @@ from liftednet.models import Checkpoint, GaussNewton, Global, LiftedMLP, add_uni
 from liftednet.models.results import Ending
 from liftednet.penalties import L1, Nonnegative, SquaredFrobenius
 from tests.draws import normal
-from tests.models.networks import refuses, trace_of
+from tests.models.networks import refuses, trace_of, warned
+from tests.models.programs.networks import Called
 from tests.models.test_checkpoints import outcome
 
 
@@ -69,8 +70,7 @@ UNPROVEN = [
 def test_a_gap_that_is_not_proven_is_told(units, method, said, tmp_path):
     X, y = waves(30)
     model = hinges(units, 0.01, method)
-    with pytest.warns(FitWarning, match=said):
-        model.fit(X, y, checkpoint=tmp_path / "fit")
+    warned(said, model.fit, X, y, checkpoint=tmp_path / "fit")
     assert trace_of(model).ending is Ending.BUDGET
     objective = model.objective()
     with pytest.warns(FitWarning, match=said):  # nothing is left to do, and nothing more is proven
@@ -83,8 +83,7 @@ def test_no_training_falls_below_the_bound():
     best = hinges(30, 0.05).fit(X, y)
     bound = global_gap(best, X, y).bound
     for method in (GaussNewton(10), "minibatch"):
-        other = hinges(30, 0.05, method).fit(X, y)
-        found = global_gap(other, X, y)
+        found = global_gap(hinges(30, 0.05, method).fit(X, y), X, y)
         assert bound <= best.objective() <= found.objective * (1 + 1e-4)
         assert found.bound <= best.objective() and found.best <= best.objective() * (1 + 2e-4)
 
@@ -125,8 +124,7 @@ def test_no_constant_is_below_the_bound_of_a_robust_loss(weighted, generator):
 def test_a_unit_is_added_on_the_scale_of_raw_data():
     X, y = waves(30)
     model = hinges(1, 0.1, "gauss-newton")
-    found = global_gap(model.fit(X, y), X, y)
-    wider = add_unit(model, found)
+    wider = add_unit(model, global_gap(model.fit(X, y), X, y))
     new = global_gap(wider.fit(X, y) if wider.warm_start else wider, X, y)
     assert wider.sizes == (2, 2, 1) and model.sizes == (2, 1, 1)
     assert torch.isfinite(wider.predict(X)).all() and new.width == 2
@@ -171,12 +169,8 @@ def test_bad_numbers_and_missing_answers_are_refused():
 
 
 def test_of_an_absolute_value_it_is_said_what_does_instead():
-    class Absolute(nn.Module):
-        def forward(self, u):
-            return u.abs()
-
     X, y = waves(20)
-    network = nn.Sequential(nn.Linear(2, 5), Absolute(), nn.Linear(5, 1)).double()
+    network = nn.Sequential(nn.Linear(2, 5), Called(torch.abs), nn.Linear(5, 1)).double()
     words = re.escape("two units of ReLU()")
     refuses(DeclarationError, words, global_gap, network, X, y, loss=SquaredError(), rho=0.1)
     refuses(DeclarationError, words, Activation.from_function, torch.abs)
@@ -280,8 +274,7 @@ HELD = {
 def test_scores_under_constraints_are_those_of_a_program_over_all_units(name, slope):
     X, y, given = rows()
     constraints, held = HELD[name]
-    H = dictionary(X, SIDES, slope)
-    wanted, prices = program([(H, False)], y, held)
+    wanted, prices = program([(dictionary(X, SIDES, slope), False)], y, held)
     net = model(1, LeakyReLU(slope) if slope else None)
     net.fit(torch.from_numpy(X), given, constraints=constraints)
     report = net.constraint_report()
@@ -327,8 +320,7 @@ def test_monotone_optima_are_those_of_monotone_units(inputs, cst):
     for place, direction in enumerate(cst):
         line = torch.zeros(30, inputs, dtype=torch.float64)
         line[:, place] = steps
-        rises = direction * net.predict(line).diff(dim=0)
-        assert direction == 0 or float(rises.min()) >= -1e-9
+        assert direction == 0 or float((direction * net.predict(line).diff(dim=0)).min()) >= -1e-9
 
 
 SQUARE = SquaredFrobenius(RHO)

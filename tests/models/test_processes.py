@@ -141,8 +141,7 @@ def _loaded(rank: int, size: int) -> tuple[float, list[int]]:
     x, y = _rows()
     data = TensorDataset(x, y)
     sampler: Any = DistributedSampler(data, size, rank, seed=3)
-    loader = DataLoader(data, 10, sampler=sampler)
-    model = LiftedMLP((6, 5, 3), method=Minibatch(3)).fit(loader)
+    model = LiftedMLP((6, 5, 3), method=Minibatch(3)).fit(DataLoader(data, 10, sampler=sampler))
     return trace_of(model).losses[-1], sampler.epoch
 
 

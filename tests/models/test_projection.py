@@ -10,13 +10,13 @@ from sklearn.base import clone
 from liftednet import LiftedClassifier, LiftedRegressor, Network, load, save, to_torch
 from liftednet.activations import ReLU
 from liftednet.constraints import Bounds, Budget, GroupMeans, Linear
-from liftednet.errors import DataError, DeclarationError, FitWarning, SolverError
+from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.layers import dense
 from liftednet.losses import BinaryCrossEntropy, Quantile, SquaredError
 from liftednet.models import FullBatch, Lifted, LiftedMLP, Minibatch
 from liftednet.models.builders import feedforward
 from liftednet.samples import Weights
-from tests.models.networks import refuses
+from tests.models.networks import refuses, warned
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.uniform(size=(60, 4))
@@ -44,8 +44,7 @@ def test_what_is_declared_holds_at_other_inputs_of_the_exported_network(method) 
     model = Lifted(network(BALANCE, Bounds(lower=0)), method=method, max_iter=10).fit(X, Y)
     found = model.forward(OTHERS)
     assert balanced(OTHERS, found.numpy()) < 1e-8
-    exported = to_torch(model)(torch.from_numpy(OTHERS))
-    assert torch.allclose(exported, found, rtol=0, atol=1e-9)
+    assert torch.allclose(to_torch(model)(torch.from_numpy(OTHERS)), found, rtol=0, atol=1e-9)
 
 
 @pytest.mark.filterwarnings("ignore:.*units of layer 1")
@@ -67,23 +66,20 @@ def test_training_goes_through_the_projection() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_limits_that_bind_for_all_samples_are_left_again(dtype) -> None:
     """No derivative comes through them there, but projected gradients do."""
-    ordered = Linear([[1], [-1]], lower=0.0)
-    graph = feedforward((4, 2), [], SquaredError(), within=[ordered])
+    graph = feedforward((4, 2), [], SquaredError(), within=[Linear([[1], [-1]], lower=0.0)])
     y = np.stack([3 + X[:, 0], X[:, 1]], axis=1)
     wrong = [Weights(torch.zeros(4, 2, dtype=dtype), torch.tensor([-2.0, 5.0], dtype=dtype))]
     model = Lifted(graph, dtype=dtype, start=wrong, standardize=False, rho=1e-3)
     before = model.with_weights(wrong).forward(X)
     torch.testing.assert_close(before, torch.full_like(before, 1.5))
-    found = model.fit(X, y).forward(X).double().numpy()
-    assert ((found - y) ** 2).mean() < 1e-3
+    assert ((model.fit(X, y).forward(X).double().numpy() - y) ** 2).mean() < 1e-3
 
 
-def test_a_regressor_and_its_file_are_within_them_at_any_input(tmp_path) -> None:
+def test_a_regressor_and_its_file_are_within_them_at_any_input(tmp_path, draw) -> None:
     limits = [Linear(np.ones(3), equal=1), Bounds(lower=0)]
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(40, 4))
+    x = draw.normal(size=(40, 4))
     regressor = clone(LiftedRegressor((5,), within=limits, max_iter=2, random_state=0))
-    found = regressor.fit(x, rng.dirichlet(np.ones(3), size=40)).predict(30 * x)
+    found = regressor.fit(x, draw.dirichlet(np.ones(3), size=40)).predict(30 * x)
     np.testing.assert_allclose(found.sum(1), 1.0, atol=1e-6)
     assert found.min() > -1e-6
     path = save(regressor.model_, tmp_path / "model.safetensors")
@@ -146,8 +142,7 @@ def test_a_traced_program_is_within_them(held, tmp_path) -> None:
     assert written is not None
     written.save(tmp_path / "model.onnx")
     session = runtime.InferenceSession(tmp_path / "model.onnx")
-    rows = np.concatenate([OTHERS, none])
-    (answers,) = session.run(None, {session.get_inputs()[0].name: rows})
+    (answers,) = session.run(None, {session.get_inputs()[0].name: np.concatenate([OTHERS, none])})
     np.testing.assert_allclose(answers[:-1], held.forward(OTHERS), rtol=0, atol=1e-9)
     assert np.isnan(answers[-1]).all()  # as ONNX has no errors
 
@@ -187,7 +182,6 @@ def test_limits_that_leave_one_answer_end_a_fit_with_a_sentence(limits) -> None:
     """No weight moves it, so that the evidence has nothing to go by."""
     y = X[:, 0]
     model = LiftedRegressor((5,), random_state=0, within=[limits], max_iter=5)
-    with pytest.warns(FitWarning, match="no better than a constant"):
-        model.fit(X, y)
+    warned("no better than a constant", model.fit, X, y)
     np.testing.assert_allclose(np.ptp(model.predict(OTHERS)), 0, atol=1e-8)
     refuses(SolverError, "no weight moves an answer", model.predict_interval, OTHERS)

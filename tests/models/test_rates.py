@@ -96,8 +96,7 @@ def test_several_constraints_are_held_together_for_several_classes_and_one_outpu
     assert max(gap(model.predict_proba(x)[:, k], group) for k in range(3)) <= 0.1
     assert [len(p) for p in model.model_.constraint_report().prices[:4]] == [3, 1, 1, 3]
     single = LiftedMLP((5, 10, 1), loss=BinaryCrossEntropy(), method=QUICK)
-    recall = Rate(of="true_positive", at_least=0.9)
-    single.fit(X, Y.astype(float), constraints=[recall])
+    single.fit(X, Y.astype(float), constraints=[Rate(of="true_positive", at_least=0.9)])
     assert single.predict(X).numpy()[Y == 1].mean() >= 0.9
 
 
@@ -141,8 +140,7 @@ def test_evidence_chooses_the_size_under_a_confidence_on_the_rows_that_train() -
     assert model.model_.errors_aside == 1.0
     held = aside(model.model_)
     hit = model.model_.predict(X[held.rows]).numpy() == 1
-    seen = gap(hit, GROUP[held.rows])
-    assert held.verdicts[0].seen == pytest.approx(seen)
+    assert held.verdicts[0].seen == pytest.approx(gap(hit, GROUP[held.rows]))
     known = model.model_._known.data
     assert known is not None and len(known) == 300 - len(held.rows)
 

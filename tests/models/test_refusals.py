@@ -78,8 +78,7 @@ def _zeros(inputs: int, outputs: int) -> Weights:
 NO_SIZES: list[Any] = [(4,), (), (4, 0, 3), (4, -1), (4, 2.5, 3), (True, 3)]
 
 
-def _infeasible() -> Declared:
-    return Declared(lambda w: cp.sum_squares(w), lambda w: [w >= 1, w <= 0])
+INFEASIBLE = Declared(cp.sum_squares, lambda w: [w >= 1, w <= 0])
 
 
 BAD_OPTIONS = [
@@ -104,7 +103,7 @@ BAD_OPTIONS = [
     ({"solver": "simplex"}, ["simplex", "reference"]),
     ({"rho": None, "penalty": [L1(0.1)]}, ["penalty", "2", "1"]),
     ({"rho": None, "penalty": "l1"}, ["penalty", "l1"]),
-    ({"rho": None, "penalty": _infeasible()}, ["infeasible|no weights|feasible"]),
+    ({"rho": None, "penalty": INFEASIBLE}, [r"no W of shape \(4, 5\)", "1.0 <= W, W <= 0.0"]),
     *(({"sizes": sizes}, "sizes") for sizes in NO_SIZES),
 ]
 
@@ -303,14 +302,12 @@ def _both_ways(network: Network, x: Any) -> None:
 
 
 def _without_pre_activations(network: Network, x: Any) -> None:
-    h = network.state(ReLU(), units=4, sequence=False)
-    network.loss(CrossEntropy(), dense(h + x, 3))
+    network.loss(CrossEntropy(), dense(network.state(ReLU(), units=4, sequence=False) + x, 3))
 
 
 def _foreign(network: Network, x: Any) -> None:
     other = Network()
-    h = other.state(ReLU(), dense(other.input(4), 4))
-    network.loss(CrossEntropy(), dense(x + h, 3))
+    network.loss(CrossEntropy(), dense(x + other.state(ReLU(), dense(other.input(4), 4)), 3))
 
 
 def _output_states_below(network: Network, x: Any) -> None:
@@ -406,7 +403,7 @@ def test_a_setting_that_does_not_fit_is_refused_at_the_next_fit_and_changes_noth
     before = model.objective()
     for name, value in (
         ("penalty", [L1(0.1)]), ("method", "all"), ("lam", -1.0), ("divergence", "loose"),
-        ("solver", "magic"), ("penalty", _infeasible()),
+        ("solver", "magic"), ("penalty", INFEASIBLE),
     ):  # fmt: skip
         kept = getattr(model, name)
         setattr(model, name, value)

@@ -35,9 +35,7 @@ def _fitted(graph: Graph, coupling: str, method: str) -> Lifted:
 
 
 def _trained(graph: Graph, coupling: str, method: Any, **options: Any) -> Lifted:
-    model = graph.model(coupling, method, **options)
-    found: Lifted = model.fit(graph.x, graph.y, lengths=graph.lengths)
-    return found
+    return graph.model(coupling, method, **options).fit(graph.x, graph.y, lengths=graph.lengths)
 
 
 @pytest.mark.parametrize(("graph", "coupling", "method", "words"), REFUSED, ids=str)
@@ -48,8 +46,7 @@ def test_what_does_not_go_together_is_refused_at_the_door(graph, coupling, metho
 @pytest.mark.parametrize(("graph", "coupling", "method"), SERVED, ids=str)
 def test_objective_forward_pass_and_predictions_are_those_of_plain_torch(graph, coupling, method):
     model = _fitted(graph, coupling, method)
-    wanted = plain.objective(graph, model, coupling)
-    assert model.objective() == pytest.approx(wanted, rel=1e-9)
+    assert model.objective() == pytest.approx(plain.objective(graph, model, coupling), rel=1e-9)
     answers = _each(model.forward(graph.x, lengths=graph.lengths))
     for one, right in zip(answers, plain.outputs(graph, model), strict=True):
         counted = _real_steps(graph, right)
@@ -83,8 +80,7 @@ def test_the_loss_falls_and_by_full_batches_no_step_raises_the_objective(graph, 
         assert model.objective() == pytest.approx(trace.losses[-1], rel=1e-8)
     elif method == "gauss-newton":
         assert all(after < before for before, after in pairwise(trace.objectives))
-        network = plain.network_objective(graph, model)
-        assert trace.losses[-1] == pytest.approx(network, rel=1e-9)
+        assert trace.losses[-1] == pytest.approx(plain.network_objective(graph, model), rel=1e-9)
 
 
 @pytest.mark.parametrize(("graph", "coupling", "method"), STARTED, ids=str)

@@ -83,8 +83,7 @@ def test_a_builder_shows_every_setting_with_the_one_default(builder: type[Lifted
             assert f"    {setting.name}: " in (builder.__doc__ or "")
     assert "settings" not in shown
     refuses(TypeError, "rate", LiftedMLP, (2, 2), rate=0.1)
-    words = r"LiftedMLP takes .* liftednet\.lift a torch"
-    refuses(DeclarationError, words, Lifted, (4, 5, 3))
+    refuses(DeclarationError, r"LiftedMLP takes .* liftednet\.lift a torch", Lifted, (4, 5, 3))
 
 
 FLAT = 0.25**2  # phi' of a sigmoid is at most 1/4

@@ -36,10 +36,9 @@ def test_a_score_that_is_monotone_is_as_good_and_stays_so_in_a_file(tmp_path):
     inputs, target = load_diabetes(return_X_y=True)
     x, rest = inputs[:300].astype("float32"), inputs[300:].astype("float32")
     y, expected = target[:300].astype("float32"), target[300:]
-    directions = [0, 0, 1, 1, 0, 0, 0, 0, 1, 0]
     free, score = (
         LiftedRegressor((15,), random_state=0, monotonic_cst=asked, max_iter=20).fit(x, y)
-        for asked in (None, directions)
+        for asked in (None, [0, 0, 1, 1, 0, 0, 0, 0, 1, 0])
     )
     assert score.score(rest, expected) >= free.score(rest, expected) - 0.01
     assert certify(score.model_).increasing == (2, 3, 8)

@@ -17,7 +17,7 @@ from liftednet.models.storage import load, save
 from liftednet.penalties import Nonnegative, SpectralNorm
 from liftednet.samples import Weights
 from tests.draws import normal
-from tests.models.networks import told
+from tests.models.networks import told, warned
 from tests.models.registry import BY_NAME
 
 
@@ -57,8 +57,7 @@ def test_weights_take_raw_data(method):
     x = x * torch.tensor([1.0, 1e3, 1e-3, 5.0], dtype=torch.float64) + 3.0
     model = LiftedMLP((4, 6, 1), Tanh(), SquaredError(), method=method).fit(x, y)
     (first, second) = model.weights
-    by_hand = second.apply(torch.tanh(first.apply(x)))
-    torch.testing.assert_close(by_hand, model.forward(x))
+    torch.testing.assert_close(second.apply(torch.tanh(first.apply(x))), model.forward(x))
     torch.testing.assert_close(to_torch(model)(x), model.forward(x))
     assert not model.standardization.moments
 
@@ -119,10 +118,9 @@ def test_a_constraint_that_folding_would_break_keeps_the_maps_as_layers(tmp_path
     ).fit(x, y)  # fmt: skip
     assert model.standardization.moments
     assert torch.linalg.matrix_norm(model.weights[0].matrix, 2) <= 1 + 1e-6
-    exported = to_torch(model)
-    torch.testing.assert_close(exported(x), model.forward(x))
-    torch.testing.assert_close(load(save(model, tmp_path / "m.safetensors")).forward(x),
-                               model.forward(x))  # fmt: skip
+    torch.testing.assert_close(to_torch(model)(x), model.forward(x))
+    again = load(save(model, tmp_path / "m.safetensors"))
+    torch.testing.assert_close(again.forward(x), model.forward(x))
 
 
 @pytest.mark.parametrize("learned", [False, True])
@@ -135,8 +133,7 @@ def test_sequences_keep_zeros_where_they_have_ended(learned, generator):
     spoiled = x.where((torch.arange(6) < lengths[:, None])[..., None], 1e6)
     answers = model.forward(x, lengths=lengths)
     torch.testing.assert_close(model.forward(spoiled, lengths=lengths), answers)
-    exported = to_torch(model)(x, lengths=lengths)
-    torch.testing.assert_close(exported, answers)
+    torch.testing.assert_close(to_torch(model)(x, lengths=lengths), answers)
     assert bool(model.standardization.moments) == learned
 
 
@@ -151,8 +148,7 @@ def test_images_have_one_scale_for_each_channel():
 def test_a_fit_that_comes_to_nothing_warns():
     x, y = drawn()
     labels = (y[:, 0] > 0).long()
-    with pytest.warns(FitWarning, match="constant prediction"):
-        LiftedMLP((4, 5, 2), rho=1e5, method=QUICK).fit(x, labels)
+    warned("constant prediction", LiftedMLP((4, 5, 2), rho=1e5, method=QUICK).fit, x, labels)
     dead = [Weights(torch.ones(4, 5), torch.full((5,), -99.0)),
             Weights(torch.eye(5, 2), torch.zeros(2))]  # fmt: skip
     with pytest.warns(FitWarning, match="5 of the 5 units"):
@@ -177,11 +173,9 @@ def test_units_that_do_not_move_are_told_of_only_where_something_is_left_to_lear
     alive = torch.tensor([0.0] * 4 + [-99.0] * 6)
     start = [Weights(torch.randn(4, 10, generator=generator), alive),
              Weights(0.1 * torch.randn(10, 1, generator=generator), torch.zeros(1))]  # fmt: skip
-    method = Minibatch(epochs=60)
-    model = LiftedMLP((4, 10, 1), loss=SquaredError(), start=start, method=method)
+    model = LiftedMLP((4, 10, 1), loss=SquaredError(), start=start, method=Minibatch(epochs=60))
     assert warns("6 of the 10 units", model, x, y) != linear
-    left = float((model.predict(x) - y).square().mean() / y.var())
-    assert (left < 0.03) == linear
+    assert (float((model.predict(x) - y).square().mean() / y.var()) < 0.03) == linear
 
 
 def test_a_loader_is_judged_and_scaled_by_more_than_its_first_batch():
@@ -190,8 +184,7 @@ def test_a_loader_is_judged_and_scaled_by_more_than_its_first_batch():
     loader = DataLoader(TensorDataset(1e3 * x, labels), batch_size=2)
     model = LiftedMLP((4, 20, 2), method=Minibatch(epochs=2, rate=0.03)).fit(loader)
     assert float((model.predict(1e3 * x) == labels).double().mean()) > 0.7
-    with pytest.warns(FitWarning, match="constant prediction"):
-        LiftedMLP((4, 20, 2), rho=1e6, method=QUICK).fit(loader)
+    warned("constant prediction", LiftedMLP((4, 20, 2), rho=1e6, method=QUICK).fit, loader)
 
 
 @pytest.mark.parametrize("activation", [ReLU(), Tanh()])
@@ -199,8 +192,7 @@ def test_a_loader_is_judged_and_scaled_by_more_than_its_first_batch():
 def test_features_that_say_nothing_leave_the_shares_of_the_classes(activation, hidden):
     labels = torch.tensor([0] * 140 + [1] * 40 + [2] * 16 + [3] * 4)
     x = torch.full((200, 3), 5.0, dtype=torch.float64)
-    with pytest.warns(FitWarning, match="constant prediction"):
-        model = LiftedMLP((3, *hidden, 4), activation).fit(x, labels)
+    model = warned("constant prediction", LiftedMLP((3, *hidden, 4), activation).fit, x, labels)
     shares = torch.bincount(labels).double() / 200
     torch.testing.assert_close(model.forward(x), shares.expand(200, 4), atol=0.005, rtol=0)
 
@@ -225,8 +217,7 @@ def test_one_entry_that_stands_for_a_missing_one_is_told():
     x, y = drawn(200)
     x[[20, 90], 2] = -9999.0
     model = LiftedMLP((4, 5, 1), loss=SquaredError(), method=QUICK)
-    with pytest.warns(FitWarning, match="2 of the 200 rows .* first of them row 20.*feature 2 "):
-        model.fit(x, y)
+    warned("2 of the 200 rows .* first of them row 20.*feature 2 ", model.fit, x, y)
 
 
 UNLIKE = {

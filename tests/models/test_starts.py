@@ -48,10 +48,8 @@ def test_every_layer_of_the_default_start_lies_in_its_range(activation):
 
 def test_a_convolution_is_fitted_and_shared_or_constant_weights_are_not():
     network = Network()
-    image = network.input(1, 8, 8)
-    below = network.state(activations.Tanh(), convolution(image, 3, 3))
-    narrow = network.state(activations.Tanh(), dense(below, 5))
-    shared = dense(narrow, 5)
+    below = network.state(activations.Tanh(), convolution(network.input(1, 8, 8), 3, 3))
+    shared = dense(network.state(activations.Tanh(), dense(below, 5)), 5)
     middle = network.state(activations.Tanh(), shared)
     again = network.state(activations.Tanh(), dense(middle, 5))
     last = network.state(activations.Tanh(), dense(again, 5, weights=shared.weights))
@@ -66,8 +64,7 @@ def test_a_convolution_is_fitted_and_shared_or_constant_weights_are_not():
     assert torch.allclose(u.mean((0, 2, 3)), torch.zeros(3), atol=1e-4)
     deviation = linear_range(activations.Tanh())[1]
     assert float(u.var((0, 2, 3), correction=0).mean().sqrt()) == pytest.approx(deviation, rel=1e-4)
-    nothing = {network.inputs[0]: torch.zeros(5, 64)}
-    kept = fitted_start(model.structure, drawn.weights, nothing)
+    kept = fitted_start(model.structure, drawn.weights, {network.inputs[0]: torch.zeros(5, 64)})
     assert torch.equal(kept[0].matrix, drawn.weights[0].matrix)
 
 

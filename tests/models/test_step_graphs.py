@@ -18,6 +18,7 @@ from liftednet.models.methods.minibatch import BatchSteps
 from liftednet.penalties import L1, Nonnegative, RowNorm
 from liftednet.solvers.layer_metric import LayerMetric
 from tests.draws import normal
+from tests.models.from_torch.torch_networks import Sequences
 from tests.models.networks import labeled
 from tests.models.test_checkpoints import outcome, resumed
 
@@ -47,16 +48,6 @@ class Replays:
         return replay
 
 
-class Last(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.recurrent, self.output = nn.GRU(3, 5, batch_first=True), nn.Linear(5, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.output(self.recurrent(x)[0][:, -1])
-        return found
-
-
 def _normalized() -> nn.Module:
     parts = nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 2)
     return nn.Sequential(*parts).train()
@@ -78,7 +69,7 @@ NETWORKS = {
     "signs": lambda: (_dense(penalty=Nonnegative(), rho=None), X, Y),
     "sums": lambda: (_dense(penalty=L1(0.1) + RowNorm(0.5), rho=None), X, Y),
     "convolution": lambda: _lifted(_normalized(), 1, 8, 8),
-    "recurrent": lambda: _lifted(Last(), 6, 3),
+    "recurrent": lambda: _lifted(Sequences(nn.GRU), 6, 3),
 }  # fmt: skip
 
 

@@ -78,8 +78,7 @@ def test_rows_are_found_through_what_joins_inputs():
     x, z, pixels = X.clone(), X[:, :2].clone(), X.new_zeros(len(X), 18)
     x[:, 2], z[:, 0], pixels[:, 9:] = 3.0, -1.0, torch.rand(80, 9, generator=GENERATOR)
     weights = Lifted(network, method=SHORT).fit((x, z, pixels.reshape(-1, 2, 3, 3)), Y).weights
-    zero = [_zero_rows(layer) for layer in weights]
-    assert dict(zip(network.parameters, zero, strict=True)) == {
+    assert dict(zip(network.parameters, [_zero_rows(layer) for layer in weights], strict=True)) == {
         both.argument.weights: [0, 4],
         again.argument.weights: [2],
         seen.argument.weights: [0, 1, 2, 3],
@@ -115,5 +114,4 @@ def test_a_column_that_begins_to_move_in_a_stream_is_learned():
     batches = DataLoader(TensorDataset(x, y), batch_size=50)
     model = LiftedMLP((3, 20, 1), loss=losses.SquaredError(), dtype=torch.float32, max_iter=30)
     model.fit(batches)
-    answer = model.predict(x[100:])
-    assert float((answer - y[100:]).square().mean() / y[100:].var()) < 0.05
+    assert float((model.predict(x[100:]) - y[100:]).square().mean() / y[100:].var()) < 0.05

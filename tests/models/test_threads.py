@@ -18,6 +18,7 @@ from liftednet.losses import CrossEntropy
 from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.preparation import few_threads
 from tests.models.networks import labeled, refuses
+from tests.models.programs.networks import Called
 
 X, Y = labeled(samples=60)
 
@@ -59,8 +60,7 @@ def test_threads_come_back_where_a_fit_fails() -> None:
 
 def _convolutional() -> Network:
     network = Network()
-    image = network.input(1, 64, 64)
-    h = network.state(ReLU(), convolution(image, 16, 3))
+    h = network.state(ReLU(), convolution(network.input(1, 64, 64), 16, 3))
     network.loss(CrossEntropy(), dense(h, 2))
     return network
 
@@ -87,12 +87,7 @@ def test_threads_follow_the_largest_product(network, method, given, wanted) -> N
 
 
 def test_what_torch_computes_itself_keeps_its_threads() -> None:
-    class Fourier(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            found: torch.Tensor = torch.fft.rfft(x).abs()
-            return found
-
-    network = nn.Sequential(Fourier(), nn.Linear(3, 3))
+    network = nn.Sequential(Called(lambda x: torch.fft.rfft(x).abs()), nn.Linear(3, 3))
     lifted = lift(network, X[:2], loss=CrossEntropy(), show=False)
     with few_threads(lifted.network, Minibatch(), X, "cpu"):
         assert torch.get_num_threads() == 4

@@ -35,9 +35,8 @@ def in_processes(size: int, work: Callable[..., Any], *given: Any) -> list[Any]:
     for receives, _ in pipes:
         try:
             answered = receives.poll(max(0.0, end - time.monotonic()))
-            results.append(
-                pickle.loads(receives.recv_bytes()) if answered else _Failed("no answer")
-            )
+            found = pickle.loads(receives.recv_bytes()) if answered else _Failed("no answer")
+            results.append(found)
         except EOFError:
             results.append(None)
     for process in started:

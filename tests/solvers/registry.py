@@ -113,9 +113,8 @@ def _cases() -> Iterator[Case]:
             yield Case(f"states with two links, {label}", partial(state_fit, one, (one, squared)))
         label = f"outputs, squared loss, {_named(activation)}"
         yield Case(label, partial(output_fit, SquaredError(), tight(activation)))
-    yield Case(
-        "outputs, simplex cross-entropy", partial(output_fit, SimplexCrossEntropy(), simplex)
-    )
+    outputs = partial(output_fit, SimplexCrossEntropy(), simplex)
+    yield Case("outputs, simplex cross-entropy", outputs)
     for activation in (Stated(), QUARTIC):
         for kind, one in _divergences(activation):
             yield Case(f"weights, declared, {kind} {_named(activation)}", partial(weight_fit, one))

@@ -180,8 +180,7 @@ def test_solvers_say_what_they_need() -> None:
     assert "SquaredFrobenius" in str(InteriorPoint().obstacle(rough))
     assert "weight fits" in str(InteriorPoint().obstacle(states))
     assert "under constraints alone" in str(InteriorPoint().obstacle(SQUARED))
-    words = "cannot serve this ConstrainedFit"
-    refuses(DeclarationError, words, solve, declared, "interior-point")
+    refuses(DeclarationError, "cannot serve this ConstrainedFit", solve, declared, "interior-point")
 
 
 def test_what_does_not_fit_is_refused() -> None:

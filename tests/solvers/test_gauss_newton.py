@@ -87,7 +87,7 @@ def objective_of(forward: Forward, point: Tensor) -> Tensor:
     return loss_of(forward, outputs) + (joined(forward.pull) * point.square()).sum() / 2
 
 
-def curvature_of(forward: Forward, point: Tensor) -> Tensor:
+def curvature_of(forward: Forward, point: Tensor) -> Any:
     """Return J' Hess R J + pull from Jacobians and Hessians by autograd."""
     sizes = [target.values.numel() for target in forward.targets]
     shapes = [target.values.shape for target in forward.targets]
@@ -102,8 +102,7 @@ def curvature_of(forward: Forward, point: Tensor) -> Tensor:
 
     jacobian: Tensor = jacrev(flat_outputs)(point)
     bend = torch.autograd.functional.hessian(flat_loss, flat_outputs(point))
-    curvature: Tensor = jacobian.T @ bend @ jacobian + torch.diag(joined(forward.pull))
-    return curvature
+    return jacobian.T @ bend @ jacobian + torch.diag(joined(forward.pull))
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
@@ -130,8 +129,7 @@ def layered(weights, data):
     second = rows @ weights[1]
     both = torch.cat([second.tanh() * second, first, ones], 1)
     last = both @ weights[2]
-    pairs = [(data[0], first), (rows, second), (both, last)]
-    return (second[:, None], last[:, None]), pairs
+    return (second[:, None], last[:, None]), [(data[0], first), (rows, second), (both, last)]
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
@@ -203,8 +201,7 @@ def test_a_step_that_overflows_is_damped_until_it_does_not():
     far = target(SquaredError().divergence, 1e12 * one)
     forward = Forward(doubled, (one,), (far,), (torch.zeros(1, 1),))
     for form in FORMS:
-        points = steps(forward, torch.zeros(1).double(), 1e-9, form, LevenbergMarquardt(1e-12))
-        taken = next(points)
+        taken = next(steps(forward, torch.zeros(1).double(), 1e-9, form, LevenbergMarquardt(1e-12)))
         assert taken.attempts > 1
         assert np.isfinite(taken.objective)
 

@@ -75,9 +75,8 @@ def over_time(seed: int, steps: int = 8, expands: float = 1.0) -> StatesOverTime
     recurrent = expands * torch.linalg.qr(normal(2, 2, seed=seed)).Q
     counted = torch.ones(steps, 3, dtype=torch.bool)
     target = normal(steps, 3, 2, seed=seed + 2)
-    link = problems.TimeLink(
-        LINEAR, normal(2, 2, seed=seed + 1), normal(2, seed=9), target, counted, 0.4
-    )
+    weight, offset = normal(2, 2, seed=seed + 1), normal(2, seed=9)
+    link = problems.TimeLink(LINEAR, weight, offset, target, counted, 0.4)
     lengths = torch.tensor([steps, steps - 2, steps])
     counted &= torch.arange(steps)[:, None] < lengths
     drive = normal(steps, 3, 2, seed=seed + 3)
@@ -96,8 +95,7 @@ def test_no_verdict_on_states_over_time_hides_a_loss(expands: float) -> None:
             moved = (best + size * normal(*best.shape, seed=seed)).clamp(min=0)
             moved = moved.where(problem.valid[..., None], 0.0)
             lost = (problem.values(moved) - least) / (0.7 + problem.values(moved).abs())
-            found = problem.measure(moved).residual
-            assert found >= min(0.99 * float(lost.max()), NEAR) - 1e-9
+            assert problem.measure(moved).residual >= min(0.99 * float(lost.max()), NEAR) - 1e-9
             whole = float((problem.values(moved) - least).sum())
             share = whole / (0.7 + abs(blocks.measure(moved).objective))
             assert blocks.measure(moved).residual >= min(0.99 * share, NEAR) - 1e-9
@@ -134,29 +132,25 @@ def test_gradients_of_blocks_are_those_of_autograd(generator: torch.Generator) -
     prior = BoxedStates(joint(activations.ReLU()), 0.7, (SAMPLES, 3), None, v)
     plain, weighed = (link(LOGISTIC, generator, torch.float64) for _ in range(2))
     links = plain, replace(weighed, weights=weights)
-    time = over_time(0).as_block
     cases: list[tuple[BlockFit, Tensor]] = [
         (BlockFit(prior, normal(SAMPLES, 3, seed=6), links), v),
         (BlockFit(prior, None, links[1:]), v),
-        (time, normal(8, 3, 2, seed=7)),
+        (over_time(0).as_block, normal(8, 3, 2, seed=7)),
     ]
     for problem, at in cases:
         x = at.clone().requires_grad_()
         (wanted,) = torch.autograd.grad(problem.smooth_value(x), x)
         torch.testing.assert_close(sum(problem.terms(at)), wanted)
     rows = links[1].divergence.link_values(links[1].pre_activation(v), links[1].target)
-    written = (
-        0.6 * (weights * rows).sum() + links[0].value(v) - (normal(SAMPLES, 3, seed=6) * v).sum()
-    )
+    pulled = (normal(SAMPLES, 3, seed=6) * v).sum()
+    written = 0.6 * (weights * rows).sum() + links[0].value(v) - pulled
     assert float(cases[0][0].smooth_value(v)) == pytest.approx(float(written))
     torch.testing.assert_close(links[0].pulled().double(), links[0].target @ links[0].weight.T,
                                rtol=1e-5, atol=1e-5)  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_what_penalties_may_lose_is_fenchel_s_gap_and_nothing_where_that_is_rounding(
-    dtype: torch.dtype,
-) -> None:
+def test_what_penalties_may_lose_is_fenchel_s_gap_and_nothing_where_that_is_rounding(dtype) -> None:
     """pi(W) - pi(P) - <W - P, S>, with S in dpi(P): in closed form of |.| and of a ball."""
     near, weight = 100 * torch.finfo(dtype).eps, 1e3 * normal(200, 3).to(dtype)
     calm = (0.3 * weight.sign()).unsqueeze(0)  # W moves by step (rho - .3), on its side
@@ -202,9 +196,7 @@ def relative_gradient(problem: WeightFit, value: Weights) -> float:
 @pytest.mark.parametrize("activation", SMOOTH, ids=repr)
 @pytest.mark.parametrize("kind", [tight, joint])
 @pytest.mark.parametrize("bias", [True, False])
-def test_weight_residual_is_the_gradient(
-    activation: Any, kind: Any, bias: bool, generator: torch.Generator
-) -> None:
+def test_weight_residual_is_the_gradient(activation, kind, bias, generator) -> None:
     problem = weight_fit(kind(activation), torch.float64, bias)
     rows = problem.design.features + bias
     value = problem.design.split(normal(rows, problem.units, seed=generator))
@@ -284,9 +276,8 @@ def test_sums_are_those_of_the_dense_matrix(samples: int, inputs: int, bias: boo
 
 
 @pytest.mark.parametrize("apart", [1.0, 0.1])
-def test_ridge_weights_do_not_suffer_from_float32_products(apart: float) -> None:
+def test_ridge_weights_do_not_suffer_from_float32_products(apart: float, generator) -> None:
     """Columns that are all but equal need sums in float64, which the certificate finds out."""
-    generator = torch.Generator().manual_seed(0)
     common = torch.randn(3_000, 1, generator=generator)
     x = common + apart * torch.randn(3_000, 8, generator=generator)
     v = torch.randn(3_000, 2, generator=generator) + 20 * (x[:, :2] - x[:, 2:4]) / apart
@@ -302,9 +293,7 @@ def test_ridge_weights_do_not_suffer_from_float32_products(apart: float) -> None
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("weighed", [False, True])
-def test_of_a_quadratic_fit_what_is_still_to_gain_is_known_exactly(
-    bias: bool, weighed: bool
-) -> None:
+def test_of_a_quadratic_fit_what_is_still_to_gain_is_known_exactly(bias, weighed) -> None:
     weights = 0.5 + normal(12, seed=3).abs() if weighed else None
     design = Design(normal(12, 4) + 1.0, bias, weights)
     problem = WeightFit(LINEAR, design, normal(12, 3, seed=1), SquaredFrobenius(0.3), 0.7)
@@ -316,8 +305,7 @@ def test_of_a_quadratic_fit_what_is_still_to_gain_is_known_exactly(
         gradient, _ = problem.gradient(stacked)
         violation = gradient.clone()
         violation[:4] += 2 * 0.3 * moved.matrix
-        hidden = problem._hidden(stacked, gradient, violation, 0.0)
-        assert hidden == pytest.approx(excess, rel=1e-6)
+        assert problem._hidden(stacked, gradient, violation, 0.0) == pytest.approx(excess, rel=1e-6)
         assert problem._hidden(stacked, gradient, violation, 2 * excess) == 2 * excess
         below = problem._hidden(stacked, gradient, violation, 0.5 * excess)  # no way past H
         assert below == pytest.approx(excess, rel=1e-6)
@@ -358,9 +346,8 @@ def test_weights_of_a_block_are_judged_without_their_bias() -> None:
     torch.testing.assert_close(found, torch.cat([2 * (v[:3] - point), gradient[3:]]))
 
 
-def test_what_lies_across_a_far_mean_is_judged_by_terms_about_it() -> None:
+def test_what_lies_across_a_far_mean_is_judged_by_terms_about_it(generator) -> None:
     """Without a bias terms of 1e8 would hide gradients that tell samples apart."""
-    generator = torch.Generator().manual_seed(0)
     x = normal(40, 4, seed=generator)
     y = x @ normal(4, 2, seed=generator)
     x = x + 1e4
@@ -370,6 +357,5 @@ def test_what_lies_across_a_far_mean_is_judged_by_terms_about_it() -> None:
     weight = weight + 0.1 * (step - torch.outer(mean, mean @ step) / (mean @ mean))
     gradient = 3.0 * x.T @ (x @ weight - y) + 0.2 * weight
     across = gradient - torch.outer(mean, mean @ gradient) / (mean @ mean)
-    terms = 3.0 * (x - mean).T @ y
-    expected = float(across.abs().max() / terms.abs().max())
+    expected = float(across.abs().max() / (3.0 * (x - mean).T @ y).abs().max())
     assert problem.measure(Weights(weight, None)).residual == pytest.approx(expected, rel=0.05)

@@ -53,9 +53,8 @@ def system_of(x: Tensor) -> Tensor:
     return x.T @ x + 2 * RHO * torch.eye(x.shape[1], dtype=torch.float64)
 
 
-def solved(x: Tensor, y: Tensor) -> Tensor:
-    found: Tensor = torch.linalg.solve(system_of(x), x.T @ y)
-    return found
+def solved(x: Tensor, y: Tensor) -> Any:
+    return torch.linalg.solve(system_of(x), x.T @ y)
 
 
 @pytest.mark.parametrize("samples", [40, 7])  # more and fewer than weights
@@ -69,8 +68,7 @@ def test_the_covariance_is_the_inverse_of_h(samples: int) -> None:
         images = found.image(rows)
         torch.testing.assert_close(images @ images.T, rows @ wanted @ rows.T)
         torch.testing.assert_close(found.draw(units).T @ found.draw(units), wanted)
-        again = unpacked_covariance(found.packed())
-        torch.testing.assert_close(again.image(rows), images)
+        torch.testing.assert_close(unpacked_covariance(found.packed()).image(rows), images)
 
 
 def test_a_linear_network_has_the_posterior_of_bayesian_regression() -> None:
@@ -143,8 +141,7 @@ def test_rho_chosen_afterwards_are_where_the_evidence_stands_still() -> None:
     found = there(laplace(forward, point, chosen=True))
     jacobian = torch.func.jacrev(lambda w: forward.outputs(forward.split(w), (x,))[0].flatten())
     rows, draws = jacobian(point), found.covariance.draw(torch.eye(21).double())
-    system = torch.linalg.inv(draws.T @ draws)
-    prior = (system - rows.T @ rows).diagonal()
+    prior = (torch.linalg.inv(draws.T @ draws) - rows.T @ rows).diagonal()
     known = (1 - prior * (draws.T @ draws).diagonal()).split([15, 6])
     (u,) = forward.outputs(forward.split(point), (x,))
     noise = float((u[:, 0] - y).square().sum()) / (60 - sum(float(part.sum()) for part in known))
@@ -156,9 +153,7 @@ def test_rho_chosen_afterwards_are_where_the_evidence_stands_still() -> None:
 
 @pytest.mark.parametrize("twice", [False, True])
 @pytest.mark.parametrize("one", [False, True])  # copy of two, or all of them
-def test_what_a_row_is_off_by_without_it_is_what_fits_without_it_leave(
-    twice: bool, one: bool
-) -> None:
+def test_what_a_row_is_off_by_without_it_is_what_fits_without_it_leave(twice, one) -> None:
     x, y = normal(20, 3), normal(20, 1, seed=1)
     weight = torch.ones(20, 1, 1, dtype=torch.float64)
     weight[4] += twice
@@ -228,14 +223,12 @@ def test_draws_have_the_covariance_of_the_outputs(monkeypatch: pytest.MonkeyPatc
     found = there(laplace(forward, solved(x, y)[:, 0]))
     new = replace(forward, data=(normal(3, 4, seed=3),), targets=())
     drawn = found.draws(new, 4000, torch.Generator().manual_seed(0))[..., 0, 0]
-    inverse = torch.linalg.inv(system_of(x))
-    wanted = found.scale * new.data[0] @ inverse @ new.data[0].T
+    wanted = found.scale * new.data[0] @ torch.linalg.inv(system_of(x)) @ new.data[0].T
     # standard errors of a mean and of a variance, at one in a million
     far = norm.isf(1e-6)
     error = (drawn.mean(0) - new.data[0] @ found.point) / wanted.diagonal().sqrt()
     assert float(error.abs().max()) < far / 4000**0.5
-    ratio = drawn.var(0) / wanted.diagonal()
-    assert float((ratio - 1).abs().max()) < far * (2 / 4000) ** 0.5
+    assert float((drawn.var(0) / wanted.diagonal() - 1).abs().max()) < far * (2 / 4000) ** 0.5
 
 
 def drawn(samples: int, units: int, noise: float) -> tuple[Tensor, Tensor]:
@@ -311,9 +304,7 @@ def test_steps_by_evidence_go_on_where_they_were_killed(tmp_path: Any, last: int
     assert repr(again.structure.penalties.values()) == repr(whole.structure.penalties.values())
 
 
-def test_steps_whose_evidence_is_lost_in_rounding_say_that_they_have_not_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_steps_whose_evidence_is_lost_in_rounding_say_that_they_have_not_ended(monkeypatch) -> None:
     x, y = drawn(40, 3, 0.2)
     model = LiftedMLP((3, 4, 1), Tanh(), SquaredError(), method=GaussNewton(evidence=True))
     monkeypatch.setattr("liftednet.solvers.gauss_newton.evidence.evidence", lambda *_: None)
@@ -323,8 +314,7 @@ def test_steps_whose_evidence_is_lost_in_rounding_say_that_they_have_not_ended(
 
 def test_what_has_no_evidence_is_refused() -> None:
     method = GaussNewton(evidence=True)
-    words = "needs the determinant"
-    refuses(DeclarationError, words, GaussNewton, form="products", evidence=True)
+    refuses(DeclarationError, "needs the determinant", GaussNewton, form="products", evidence=True)
     network = BY_NAME["two of each"].network()
     refuses(DeclarationError, "losses of one kind", Lifted, network, method=method)
     words = "a smooth loss on the last pre-activation"
@@ -378,8 +368,7 @@ def test_of_a_probability_the_evidence_is_laplace_s_integral() -> None:
     assert seen.logarithm == pytest.approx(float(exact), abs=0.02)
     assert seen.noise == 1.0 and seen.degrees == np.inf
     shares = (2 * x * point).sigmoid()
-    curved = 4 * float((x.square() * shares * (1 - shares)).sum()) + 2 * rho
-    known = 1 - 2 * rho / curved
+    known = 1 - 2 * rho / (4 * float((x.square() * shares * (1 - shares)).sum()) + 2 * rho)
     assert seen.fitted == pytest.approx(known / 60)
     assert seen.rhos[0] == pytest.approx(known / (2 * float(point) ** 2))
 
@@ -416,8 +405,7 @@ def test_of_many_samples_a_thousand_tell_how_far_probabilities_are_averaged() ->
     x = normal(2500, 2)
     chances = (3 * x @ normal(2, 2, seed=1)).softmax(-1)
     drawn = torch.rand(2500, generator=torch.Generator().manual_seed(2)) < chances[:, 0]
-    y = torch.stack([drawn, ~drawn], 1).double()
-    forward = linear(x, y, loss=SOFTMAX)
+    forward = linear(x, torch.stack([drawn, ~drawn], 1).double(), loss=SOFTMAX)
     found = there(laplace(forward, (3 * normal(2, 2, seed=1)).flatten()))
     assert found.noise.tolist() == [0.0, 0.0]  # it is in the probabilities
     left = torch.arange(2500) % 3 != 0  # every third is looked at

@@ -86,8 +86,7 @@ def test_branches_bound_what_any_unit_answers(phi, inputs, outputs, enough):
         assert float(exact(phi, X, V, kind(inputs))[2].max()) <= bound
     w, b = branches.best
     assert float(answered(phi, X, V, w, b)) == pytest.approx(branches.most, rel=1e-10)
-    many = normalize(torch.randn(2000, inputs).double(), dim=1)
-    assert most_of_many(phi, X, V, many) <= bound
+    assert most_of_many(phi, X, V, normalize(torch.randn(2000, inputs).double(), dim=1)) <= bound
 
 
 def of_loss(name, samples, generator):
@@ -114,8 +113,7 @@ def stated(scores, name, f):
 def by_patterns(problem, name):
     """Return the optimum by one cone of weights for every pattern of signs (Pilanci and Ergen)."""
     X = torch.cat([problem.X, torch.ones_like(problem.X[:, :1])], 1)
-    w = normal(20_000, X.shape[1], seed=1)
-    patterns = (X @ w.T > 0).unique(dim=1)
+    patterns = (X @ normal(20_000, X.shape[1], seed=1).T > 0).unique(dim=1)
     signs, rows = np.where(patterns.numpy(), 1.0, -1.0), X.numpy()
     slopes = np.where(patterns.numpy(), problem.phi.above, -problem.phi.below)
     f, penalty, held = cp.Variable((1, 1)) + np.zeros((len(rows), 1)), 0.0, []
@@ -127,9 +125,8 @@ def by_patterns(problem, name):
     if problem.linear is not None:
         Q = cp.Variable((rows.shape[1] - 1, 1))
         f, penalty = f + rows[:, :-1] @ Q, penalty + problem.linear * cp.sum_squares(Q)
-    return cp.Problem(cp.Minimize(stated(problem.scores, name, f) + penalty), held).solve(
-        "CLARABEL"
-    )
+    goal = cp.Minimize(stated(problem.scores, name, f) + penalty)
+    return cp.Problem(goal, held).solve("CLARABEL")
 
 
 @pytest.mark.parametrize("name", ["squares", "weighted", "huber", "logistic"])

@@ -90,8 +90,7 @@ def test_what_lies_beyond_the_lengths_changes_nothing(generator, solver):
     beyond = ~problem.valid.unsqueeze(-1)
     (link,), drive = problem.links, torch.where(beyond, noise, problem.drive)
     links = (replace(link, target=torch.where(beyond, 5.0, link.target)),)
-    noisy = replace(problem, drive=drive, links=links)
-    found = solver.solve(noisy).value
+    found = solver.solve(replace(problem, drive=drive, links=links)).value
     assert found.equal(solver.solve(problem).value)
     assert bool((found[~problem.valid] == 0).all())
 
@@ -109,8 +108,7 @@ def test_refusals_name_what_is_wrong(generator):
     refuses(DataError, "lengths", replace, problem, lengths=torch.ones(2))
     margin = Margin(activations.Sign())
     refuses(DeclarationError, "tight or joint", replace, problem, divergence=margin)
-    bad = replace(problem, drive=problem.drive * torch.nan)
-    refuses(DataError, "NaN", bad.refuse_bad_values)
+    refuses(DataError, "NaN", replace(problem, drive=problem.drive * torch.nan).refuse_bad_values)
     no_cone = states_problem(generator, activations.ReLU(), tight)
     refuses(DeclarationError, "tight", no_cone.formulate)
     no_excess = states_problem(generator, activations.Sigmoid())

@@ -128,8 +128,7 @@ def test_a_sum_under_a_bound_of_any_size_is_solved_and_nothing_else_certified(me
     loss -= cp.sum(cp.multiply((x.T @ y).numpy(), unit))
     domain = [*member.domain(unit), cp.sigma_max(unit) <= 1]
     problem = cp.Problem(cp.Minimize(loss + member.expression(unit)), domain)
-    least = problem.solve(solver="CLARABEL") * bound
-    assert solution.objective == pytest.approx(least, rel=1e-6)
+    assert solution.objective == pytest.approx(problem.solve(solver="CLARABEL") * bound, rel=1e-6)
     assert penalty.violation(solution.value.matrix) <= 1e-9 * bound
     for share in (0.99, 0.0):
         less = replace(solution.value, matrix=share * solution.value.matrix)

@@ -40,8 +40,7 @@ def test_a_failure_is_an_error_that_says_why() -> None:
 
 
 def test_a_float32_simplex_target_is_not_unbounded() -> None:
-    divergence = tight(activations.SimplexProjection())
-    single: WeightFit = weight_fit(divergence, torch.float32)
+    single: WeightFit = weight_fit(tight(activations.SimplexProjection()), torch.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         exact = solve(single, "reference")
@@ -130,9 +129,8 @@ class Odd(Activation):
         return [] if self._domain is None else self._domain(v)
 
 
-NO_DOMAIN = Odd(cp.sum_squares, lambda v: [cp.square(v) >= 1])  # that is convex
 POTENTIALS: Any = (lambda v: -cp.sum_squares(v), cp.square, lambda v: v.nothing, lambda v: "x")
-ODD = [*map(Odd, POTENTIALS), NO_DOMAIN]
+ODD = [*map(Odd, POTENTIALS), Odd(cp.sum_squares, lambda v: [cp.square(v) >= 1])]  # not convex
 
 
 def test_an_empty_domain_has_no_nearest_point() -> None:

@@ -45,8 +45,7 @@ _INPUTS = 4
 
 
 def _models() -> list[bytes]:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(12, _INPUTS, generator=generator)
+    x = torch.randn(12, _INPUTS, generator=torch.Generator().manual_seed(0))
     y, method = torch.arange(12) % 3, FullBatch(sweeps=1)
     layers = [activations.LeakyReLU(0.3), activations.Clipped(-1.0, 1.0)]
     penalty = penalties.L1(0.1) + penalties.Nonnegative()

@@ -235,8 +235,7 @@ def _of_pairs(
         both = (ends * step[:, axis, None]).nan_to_num(0.0, torch.inf, -torch.inf)
         low, high = low + both.amin(0), high + both.amax(0)
     known = claim.lowest.isfinite().all(1) & claim.highest.isfinite().all(1)
-    monotone = (claim.lowest >= 0) | (claim.highest <= 0)
-    told = known | monotone.any(1)
+    told = known | ((claim.lowest >= 0) | (claim.highest <= 0)).any(1)
     if bool(((rise < low - room - eps * low.abs()) & told).any()):
         return "it falls by more than is claimed"
     if bool(((rise > high + room + eps * high.abs()) & told).any()):

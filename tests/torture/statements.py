@@ -66,8 +66,7 @@ def _elu(u: Expression) -> Stated:
 
 def _elu_potential(v: Expression) -> Stated:
     low = cp.Variable(v.shape)
-    bent = cp.sum(-cp.entr(1 + low) - low)
-    return cp.sum_squares(cp.pos(v)) / 2 + bent, [low <= v, low <= 0]
+    return cp.sum_squares(cp.pos(v)) / 2 + cp.sum(-cp.entr(1 + low) - low), [low <= v, low <= 0]
 
 
 _PRIMITIVES: dict[str, Callable[[Expression], Stated]] = {

@@ -139,8 +139,7 @@ class Draw:
 
     def target(self, divergence: Divergence, rows: int, columns: int) -> Tensor:
         """Return states of a divergence, at their limits now and then."""
-        u = self.pick(1.0, 3.0, 30.0) * self.normal(rows, columns)
-        return divergence.activation.forward(u)
+        return divergence.activation.forward(self.pick(1.0, 3.0, 30.0) * self.normal(rows, columns))
 
     def matrix(self, rows: int, columns: int) -> Tensor:
         """Return a matrix: plain, ill-conditioned, of rank one, or large or small."""
@@ -255,8 +254,7 @@ def _weights(seed: int, penalized: bool = False) -> Drawn:
     target = draw.target(divergence, samples, units)
     counts = draw.pick(None, *more * [None], draw.normal(samples).abs())
     offset = draw.pick(None, draw.normal(samples, units))
-    design = problems.Design(x, bias, counts)
-    problem = WeightFit(divergence, design, target, penalty, lam, offset)
+    problem = WeightFit(divergence, problems.Design(x, bias, counts), target, penalty, lam, offset)
     rest = problem.zeros()
     rest = replace(rest, matrix=penalty.project(rest.matrix))
     return Drawn(problem, rest, draw.dtype)

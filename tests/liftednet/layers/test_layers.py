@@ -87,12 +87,10 @@ def test_layers_in_time_are_what_they_say(layer):
 def test_a_convolution_is_that_of_torch(layer):
     x, (rows, channels) = normal(5, *layer.below), layer.weight_shape()
     weights = Weights(normal(rows, channels), normal(channels) if layer.bias else None)
-    below = layer.below[0] // layer.groups
-    kernel = weights.matrix.T.reshape(channels, below, *layer.window)
+    kernel = weights.matrix.T.reshape(channels, layer.below[0] // layer.groups, *layer.window)
     plain = functional.conv1d if len(layer.window) == 1 else functional.conv2d
-    wanted = plain(
-        x, kernel, weights.bias, layer.stride, layer.padding, layer.dilation, layer.groups
-    )
+    how = layer.stride, layer.padding, layer.dilation, layer.groups
+    wanted = plain(x, kernel, weights.bias, *how)
     assert layer.shape() == tuple(wanted.shape[1:])
     found = layer.value([x.flatten(1)], weights)
     torch.testing.assert_close(found, wanted.flatten(1))
@@ -130,12 +128,8 @@ def test_an_expression_is_the_plain_function_and_affine_in_each_variable():
     hidden = dense(concatenate(x, 2.0 * y), 3)
     gated = hidden[:2] * dense(y, 2, bias=False) - 1.0 * hidden[1:]
     first, second = hidden.weights, gated.arguments[0].arguments[1].weights  # type: ignore[attr-defined]
-    values: dict[Any, Any] = {
-        x: normal(5, 4),
-        y: normal(5, 4).flip(0),
-        first: Weights(normal(8, 3), normal(3)),
-        second: Weights(normal(4, 2), None),
-    }
+    values: dict[Any, Any] = {x: normal(5, 4), y: normal(5, 4).flip(0)}
+    values |= {first: Weights(normal(8, 3), normal(3)), second: Weights(normal(4, 2), None)}
     h = torch.cat([values[x], 2 * values[y]], 1) @ values[first].matrix + values[first].bias
     wanted = h[:, :2] * (values[y] @ values[second].matrix) - h[:, 1:]
     torch.testing.assert_close(value_of(gated, values), wanted)

@@ -140,8 +140,7 @@ def test_a_model_refuses_what_it_cannot_hold() -> None:
     refuses(DataError, words, model.fit, X, Y, constraints=[GroupMeans([0, 1])])
     apart = [Values([0], [5.0]), Bounds(upper=1.0)]
     refuses(DataError, "contradict each other", model.fit, X, Y, constraints=apart)
-    words = "say how surely, as in"
-    refuses(DataError, words, model.fit, X, Y, constraints=budget, strict=True)
+    refuses(DataError, "say how surely, as in", model.fit, X, Y, constraints=budget, strict=True)
     assert not model.is_fitted
     words = "constraints must be a list"
     refuses(DeclarationError, words, model.fit, X, Y, constraints=Budget(0.0))

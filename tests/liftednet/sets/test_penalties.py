@@ -120,9 +120,7 @@ def test_value_is_the_expression(penalty: Penalty, generator: torch.Generator) -
 
 @pytest.mark.parametrize("penalty", [*SINGLE, *LINEAR, *NOT_CONVEX, *LONG], ids=name)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_what_is_projected_is_held(
-    penalty: Penalty, dtype: torch.dtype, generator: torch.Generator
-) -> None:
+def test_what_is_projected_is_held(penalty, dtype, generator) -> None:
     w = 3 * normal(*SHAPE, seed=generator, dtype=dtype)
     for inside in (penalty.project(w), penalty.prox(w, 0.0)):
         assert inside.dtype is dtype

@@ -43,8 +43,7 @@ def test_penalties_meet_whatever_rho_they_begin_with(rho: float, most: int) -> N
 def most_by_cvxpy(gradient: Tensor) -> Tensor:
     variable = cp.Variable((4, 3), nonneg=True)
     goal = cp.Maximize(-cp.sum(cp.multiply(gradient.numpy(), variable)))
-    problem = cp.Problem(goal, [cp.sigma_max(variable) <= 0.8])
-    return torch.tensor(problem.solve(solver="CLARABEL"))
+    return torch.tensor(cp.Problem(goal, [cp.sigma_max(variable) <= 0.8]).solve(solver="CLARABEL"))
 
 
 BOUNDS: list[tuple[Penalty, Callable[[Tensor], Tensor]]] = [
@@ -57,9 +56,7 @@ BOUNDS: list[tuple[Penalty, Callable[[Tensor], Tensor]]] = [
 
 
 @pytest.mark.parametrize(("penalty", "most"), BOUNDS, ids=[repr(x)[:60] for x, _ in BOUNDS])
-def test_a_bounded_weight_has_no_more_to_lose_than_its_judgement_says(
-    penalty: Penalty, most: Callable[[Tensor], Tensor]
-) -> None:
+def test_a_bounded_weight_has_no_more_to_lose_than_its_judgement_says(penalty, most) -> None:
     """<g, W - V> <= gap + |violation|'(|W| + |V|), V the W that is best by support functions."""
     for seed, smoothness in enumerate((0.0, 1e-3, 1.0, 1e3)):
         gradient = normal(4, 3, seed=seed)
@@ -70,8 +67,7 @@ def test_a_bounded_weight_has_no_more_to_lose_than_its_judgement_says(
         assert lost <= (found.gap + around) * (1 + 1e-6)
         assert found.gap <= 2 * lost + around
         if most is not most_by_cvxpy:  # the best W is the slope of the support function
-            best = -torch.func.grad(most)(gradient)
-            nothing = penalty.judged(best, gradient, smoothness)
+            nothing = penalty.judged(-torch.func.grad(most)(gradient), gradient, smoothness)
             assert float(nothing.violation.abs().max()) < 1e-9 and nothing.gap < 1e-9
         if penalty.signed:
             continue

@@ -37,8 +37,7 @@ def stated(layers: Any, low: float, high: float) -> tuple[float, float]:
 
     for matrix, bias in weights[:-1]:
         u, v = matrix @ z + bias, cp.Variable(len(bias))
-        found = [ends(u, n) for n in range(len(bias))]
-        for n, (a, b) in enumerate(found):
+        for n, (a, b) in enumerate([ends(u, n) for n in range(len(bias))]):
             rows += [v[n] >= 0, v[n] >= u[n]] if a < 0 < b else [v[n] == (u[n] if a >= 0 else 0)]
             rows += [v[n] <= b * (u[n] - a) / (b - a)] if a < 0 < b else []
         z = v

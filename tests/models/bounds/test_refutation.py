@@ -16,12 +16,6 @@ from liftednet.models.bounds.refutation import _Trial, refute
 from tests.models.networks import refuses
 from tests.models.programs.networks import Called
 
-
-def network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2), nn.ReLU()).double()
-
-
 FALSE = {
     "lowest": lambda claim: replace(claim, lowest=0.3 * claim.lowest),
     "highest": lambda claim: replace(claim, highest=0.3 * claim.highest),
@@ -37,7 +31,8 @@ FALSE = {
 
 @pytest.mark.parametrize("field", FALSE)
 def test_what_is_false_is_refuted_with_a_point(field):
-    made = network()
+    torch.manual_seed(0)
+    made = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2), nn.ReLU()).double()
     claim = certify(made, box=(-3.0, 3.0))
     assert not claim.convex.any()
     example = (torch.zeros(2, 3).double(),)
@@ -63,8 +58,7 @@ def test_answers_that_overflow_refute_nothing():
     assert certify(steep).lipschitz == pytest.approx(1e38, rel=1e-6)
     trial = _Trial(steep, (1e-5, 1e-3), certify(steep), (torch.zeros(2, 1),))
     for one, other in ((0.0, 100.0), (5.0, 0.0), (0.0, 5.0), (-100.0, 100.0)):
-        ends = (torch.tensor([[x]], dtype=torch.float64) for x in (one, other))
-        trial.pairs(*ends)
+        trial.pairs(*(torch.tensor([[x]], dtype=torch.float64) for x in (one, other)))
 
 
 def test_a_jump_is_found_between_points():

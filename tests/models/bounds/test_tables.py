@@ -103,8 +103,7 @@ def test_shares_move_by_a_quarter_of_what_raises_and_lowers_them():
     assert near(table.joint(logs), (1 + math.sqrt(3)) * norm)
     assert table.concave[logs, -1].all() and not table.convex[torch.cat([share, logs]), -1].any()
     assert not table.concave[share, -1].any()
-    bent = table.bent(x, curves.EXPONENTIAL)
-    assert not table.concave[table.log_softmax(bent[None]), -1].any()
+    assert not table.concave[table.log_softmax(table.bent(x, curves.EXPONENTIAL)[None]), -1].any()
     lone = table.softmax(x[:1, None])[0]
     assert table.joint(lone) == 0 and table.low[lone].equal(matrix([0.0, 0.0, 1.0]))
     assert table.high[lone].equal(matrix([0.0, 0.0, 1.0]))
@@ -116,8 +115,7 @@ def test_a_projection_moves_within_its_limits_and_what_they_hold_together():
     steep = table.affine(x[None], torch.diag(vector(2.0, -4.0, 1.0)))
     some, none, under = vector(1.0), vector(INF), vector(-INF)
     bound = table.projected(steep, matrix([1.0, 0.0, 0.0]), some, none)[0]
-    ends = (torch.diag(vector(end, -4.0, 1.0)) for end in (0.0, 2.0))
-    between(table, bound, *ends)
+    between(table, bound, *(torch.diag(vector(end, -4.0, 1.0)) for end in (0.0, 2.0)))
     bends(table, bound, 3 * [True], [False, True, True])  # max(u, l)
     capped = table.projected(steep, matrix([1.0, 0.0, 0.0]), under, some)[0]
     bends(table, capped, [False, True, True], 3 * [True])
@@ -136,7 +134,7 @@ def test_a_projection_moves_within_its_limits_and_what_they_hold_together():
     assert table.high[chain[0], 2] == pytest.approx(0.5)  # by the second unit, with the third
 
 
-def test_a_projection_is_clipped_by_the_limits_of_one_unit():
+def test_a_projection_is_clipped_by_the_limits_of_one_unit(generator):
     table, x = made((-1.0, 4.0), (-1.0, 4.0), (-1.0, 4.0))
     steep = table.affine(x[None], torch.diag(vector(2.0, -4.0, 1.0)))  # to [-2, 8], [-16, 4]
     rows = matrix([1.0, 0.0, 0.0], [-2.0, 0.0, 0.0], [0.0, 1.0, -1.0], [0.0, 0.0, 1.0])
@@ -144,10 +142,8 @@ def test_a_projection_is_clipped_by_the_limits_of_one_unit():
     found = table.projected(steep, rows, lower, upper)[0]  # u_1 in [.5, inf), u_2 <= u_3 <= 3
     for end, wanted in zip(table.span(found), ((0.5, -INF, -INF), (8.0, INF, 3.0)), strict=True):
         torch.testing.assert_close(end, vector(*wanted), rtol=0, atol=1e-7)
-    drawn = torch.Generator().manual_seed(0)
-    draws = torch.empty(200, 3).uniform_(-1, 4, generator=drawn) * vector(2.0, -4.0, 1.0)
-    ends = (x.expand(200, -1) for x in (lower, upper))
-    nearest = nearest_in_polyhedron(rows, draws, *ends)
+    draws = torch.empty(200, 3).uniform_(-1, 4, generator=generator) * vector(2.0, -4.0, 1.0)
+    nearest = nearest_in_polyhedron(rows, draws, *(x.expand(200, -1) for x in (lower, upper)))
     low, high = table.span(found)
     assert bool(((low <= nearest) & (nearest <= high)).all())
 
@@ -174,8 +170,7 @@ def test_maps_of_units_bend_as_their_composition(name):
     curve, below, wanted = BENDS[name]
     table, x = made((-1.0, 2.0))
     cup = table.bent(x, curves.EXPONENTIAL)
-    cap = table.affine(cup[None], matrix([-1.0]))[0]
-    given = {LINE: x, CUP: cup, CAP: cap}[below]
+    given = {LINE: x, CUP: cup, CAP: table.affine(cup[None], matrix([-1.0]))[0]}[below]
     found = table.bent(given, curve)
     assert (bool(table.convex[found, -1]), bool(table.concave[found, -1])) == wanted
     grid = torch.linspace(-1, 2, 301, dtype=torch.float64)
@@ -204,10 +199,8 @@ def test_what_is_unknown_stays_so_with_its_reason():
     ):  # fmt: skip
         assert not table.low[found].isnan().any()
     assert not table.reason[table.affine(both, matrix([1.0], [0.0]))].any()
-    again = table.unknown("a reason")
-    assert again == int(lost) and len(table.reasons) == 2
-    bad = table.affine(x[None], matrix([INF]))
-    assert "not finite" in table.reasons[int(table.reason[bad])]
+    assert table.unknown("a reason") == int(lost) and len(table.reasons) == 2
+    assert "not finite" in table.reasons[int(table.reason[table.affine(x[None], matrix([INF]))])]
     bad = table.sums(x[None], matrix([math.nan]), zeros(1), zeros(1))
     assert "not finite" in table.reasons[int(table.reason[bad])]
 
@@ -288,5 +281,4 @@ def test_no_rounding_moves_an_end_inwards(generator):
         size = sum(max(map(abs, t)) for t in terms) + abs(exact(shift)) + exact(off)
         for place, pick, sign in ((0, min, -1), (1, max, 1)):
             wanted = sum(map(pick, terms)) + exact(shift) + sign * exact(off)
-            beyond = sign * (exact(table.span(found)[place]) - wanted)
-            assert 0 <= beyond <= size * LITTLE
+            assert 0 <= sign * (exact(table.span(found)[place]) - wanted) <= size * LITTLE

@@ -34,9 +34,7 @@ def drawn() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(("kind", "between"), [(nn.RNN, False), (nn.LSTM, True)])
-def test_steps_of_torch_recurrences_meet_constraints(
-    kind: type[nn.Module], between: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_of_torch_recurrences_meet_constraints(kind, between, monkeypatch) -> None:
     monkeypatch.setattr(constraints, "_ROUNDS", 2)  # the exact fit of the last layer follows
     monkeypatch.setattr(constraints, "_MOST", 10)
     torch.manual_seed(0)

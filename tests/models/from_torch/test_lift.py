@@ -47,15 +47,12 @@ def made(
             module.get_buffer("running_var").uniform_(0.5, 1.5)
     x = case.samples(count, generator)
     x = x if case.words else x.to(dtype)
-    lifted = lift(network, x[:2], loss=CrossEntropy(), show=False, **options)
-    return network, lifted, x
+    return network, lift(network, x[:2], loss=CrossEntropy(), show=False, **options), x
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 @cases
-def test_a_network_is_read_with_its_values_and_written_back_with_its_bits(
-    case, dtype, generator
-) -> None:
+def test_a_network_is_read_with_its_values_and_written_back_with_its_bits(case, dtype, generator):
     network, lifted, x = made(case, dtype, generator, 7)
     before = copy.deepcopy(network.state_dict())
     assert lifted.write_() is network
@@ -446,8 +443,7 @@ def test_probabilities_are_refused_as_logits(end, generator) -> None:
     with pytest.raises(DataError, match=r"taken twice.*x\.clamp\(min=1e-12\)\.log\(\)"):
         initialize_(network, x, y, loss=CrossEntropy())
     assert all(torch.equal(before[key], value) for key, value in network.state_dict().items())
-    logarithm = Ending(lambda u: end(u).clamp(min=1e-12).log())
-    lift(logarithm, x[:2], loss=CrossEntropy(), show=False)
+    lift(Ending(lambda u: end(u).clamp(min=1e-12).log()), x[:2], loss=CrossEntropy(), show=False)
 
 
 def test_several_inputs_one_of_them_a_number_for_each_sample(generator) -> None:
@@ -539,11 +535,10 @@ class Packed(nn.Module):
         super().__init__()
         self.recurrence, self.readout = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Any:
         lengths = torch.full((len(x),), x.shape[1]) if lengths is None else lengths
         packed = nn.utils.rnn.pack_padded_sequence(x, lengths, True, enforce_sorted=False)
-        last: Tensor = self.readout(self.recurrence(packed)[1][0][-1])
-        return last
+        return self.readout(self.recurrence(packed)[1][0][-1])
 
 
 def test_packed_sequences_are_refused_with_what_to_write() -> None:

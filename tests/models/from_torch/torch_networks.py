@@ -80,8 +80,7 @@ class GPT(nn.Module):
         self.head.weight = self.words.weight
 
     def forward(self, numbers: Tensor) -> Any:
-        steps = torch.arange(numbers.size(1), device=numbers.device)
-        x = self.words(numbers) + self.places(steps)
+        x = self.words(numbers) + self.places(torch.arange(numbers.size(1), device=numbers.device))
         x = x + self.attention(self.first(x))
         x = x + self.mlp(self.second(x))
         return self.head(self.last(x))

@@ -57,8 +57,7 @@ def slopes_are(claim: Any, low: Any, high: Any = None, **tolerances: Any) -> Non
 
 def grid(low: Any, high: Any, count: int) -> Any:
     """Return evenly spaced points of a box in the plane, (count squared, 2)."""
-    ends = np.broadcast_to(low, 2), np.broadcast_to(high, 2)
-    axes = np.linspace(*ends, count).T
+    axes = np.linspace(np.broadcast_to(low, 2), np.broadcast_to(high, 2), count).T
     return np.stack(np.meshgrid(*axes), -1).reshape(-1, 2)
 
 

@@ -26,8 +26,7 @@ KINDS = [nn.ReLU(), nn.LeakyReLU(1.5), nn.Hardtanh(), nn.Tanh(), nn.GELU(), nn.S
 @pytest.mark.parametrize("activation", [*KINDS, LARGEST, WAVE], ids=repr)
 def test_a_line_is_below_the_cost_on_its_box_and_closes_in_on_it(activation) -> None:
     wide = 18 if activation is LARGEST else 6
-    parts = nn.Linear(2, wide), activation, nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)
-    network = drawn(*parts)
+    network = drawn(nn.Linear(2, wide), activation, nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
     draw, cost, own = np.random.default_rng(0), np.array([1.0, -0.5]), np.array([0.3, 0.0, -0.2])
     matrix, offset = draw.normal(size=(2, 3)), draw.normal(size=2)
     inside = kinked(inside_of(composition_of(network, 2), matrix, offset))
@@ -58,9 +57,8 @@ def test_a_line_is_below_the_cost_on_its_box_and_closes_in_on_it(activation) -> 
     assert (both.min(0) >= found.bound - 1e-9 * np.abs(found.bound)).all()
 
 
-def test_functions_of_cvxpy_have_its_values_and_slopes_at_many_points() -> None:
+def test_functions_of_cvxpy_have_its_values_and_slopes_at_many_points(draw) -> None:
     x, y = cp.Variable(3), cp.Variable()
-    draw = np.random.default_rng(0)
     half, matrix = draw.normal(size=(3, 3)), draw.normal(size=(2, 3))
     each: list[Any] = [
         x @ [1, 2, 3] - y, cp.norm(x - 1), cp.norm(x, 1), cp.max(cp.abs(x)), cp.norm(x, 3),
@@ -91,8 +89,7 @@ def test_functions_of_cvxpy_have_its_values_and_slopes_at_many_points() -> None:
 def test_samples_that_share_their_variables_are_proven_together() -> None:
     network = drawn(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
     v: Any = cp.Variable(1, bounds=[-1, 1])
-    x = cp.vstack([cp.hstack([v, 0.5]), cp.hstack([0.2, -v])])
-    stated = to_cvxpy(network, x, box=(-1, 1))
+    stated = to_cvxpy(network, cp.vstack([cp.hstack([v, 0.5]), cp.hstack([0.2, -v])]), box=(-1, 1))
     best = optimize(stated, cp.Minimize(cp.sum(stated.output) + v[0]), gap=1e-6)
     at = np.linspace(-1, 1, 20_001)
     rows = np.stack([np.stack([at, np.full_like(at, 0.5)], 1),

@@ -138,8 +138,7 @@ def test_no_input_within_the_radius_has_another_answer() -> None:
     assert found.x is not None and np.abs(found.x - X[0]).max() == pytest.approx(found.most)
     around = X[0] + found.least * RNG.uniform(-1, 1, (5000, 3))
     assert (model.predict(around) == model.predict(X[:1])).all()
-    farther = X[0] + (found.x - X[0]) * 1.001
-    assert model.predict(farther[None]) != model.predict(X[:1])
+    assert model.predict((X[0] + (found.x - X[0]) * 1.001)[None]) != model.predict(X[:1])
 
 
 def test_a_limit_of_time_leaves_a_radius_that_lines_prove(draw: np.random.Generator) -> None:

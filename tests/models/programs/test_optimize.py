@@ -66,8 +66,7 @@ def test_constraints_on_inputs_outputs_and_other_variables_hold() -> None:
     points = np.column_stack([plane, 0.3 - plane.sum(1)])
     points = points[(np.abs(points).max(1) <= 1) & (np.abs(points).sum(1) <= 1.5)]
     y = values(network, points)
-    reached = (y[:, 0] - 5 * np.maximum(y[:, 1] - 0.2, 0)).max()
-    assert reached <= best.value + 1e-6
+    assert (y[:, 0] - 5 * np.maximum(y[:, 1] - 0.2, 0)).max() <= best.value + 1e-6
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU(), nn.Tanh()], ids=repr)

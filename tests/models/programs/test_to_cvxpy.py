@@ -205,8 +205,7 @@ def test_what_cannot_stand_in_a_problem_is_refused() -> None:
 
 def test_whole_numbers_are_left_to_cvxpy() -> None:
     network = drawn(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
-    x = cp.Variable(2, integer=True, bounds=[-3, 3])
-    found = to_cvxpy(network, x)
+    found = to_cvxpy(network, cp.Variable(2, integer=True, bounds=[-3, 3]))
     most = cp.Maximize(found.output[0])
     refuses(DeclarationError, "HIGHS", optimize, found, most)
     best = by_highs(most, found)

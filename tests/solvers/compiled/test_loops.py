@@ -117,9 +117,7 @@ def test_maps_that_loops_do_not_know_are_left_to_torch() -> None:
     assert "at most 32 columns of all links, not 40" in str(CompiledNewton().obstacle(problem))
 
 
-def test_without_numba_or_a_place_for_its_code_torch_serves(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_numba_or_a_place_for_its_code_torch_serves(monkeypatch) -> None:
     problems = states(activations.ReLU(), torch.float64), outputs()
     expected = [solve(problem) for problem in problems]
     loops.has_numba.cache_clear()
@@ -136,14 +134,11 @@ def test_without_numba_or_a_place_for_its_code_torch_serves(
     assert "pip install 'liftednet[cpu]'" in str(loops.refusal(problems[0].pre_activation))
 
 
-def test_files_of_an_earlier_version_are_compiled_anew(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_files_of_an_earlier_version_are_compiled_anew(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     gone = pickle.dumps(numba.__version__) + b"cliftednet.gone\nloop\n."
     for stale in (gone, gone[:-9], b"", b"nothing"):
-        loop = compiled(filled.py_func)
-        assert loop(9) == 16
+        assert compiled(filled.py_func)(9) == 16
         (index,) = tmp_path.rglob("*.nbi")
         (data,) = tmp_path.rglob("*.nbc")
         index.write_bytes(stale)
@@ -189,9 +184,7 @@ def test_sweeps_over_sixteen_samples_at_once_reach_what_the_dual_does(activation
 
 
 @pytest.mark.parametrize("together", [16, 0])
-def test_inverses_of_all_sets_lead_from_any_start_to_the_nonnegative_states(
-    together: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inverses_of_all_sets_lead_from_any_start_to_the_nonnegative_states(together, monkeypatch):
     """All units that contradict a set change at once, or one alone, which always ends."""
     monkeypatch.setattr(pivot_rows, "_TOGETHER", together)
     root, right = normal(7, 7).numpy(), 3 * normal(40, 7, seed=1).numpy()
@@ -245,9 +238,7 @@ def below_one_link(columns: int, dtype: torch.dtype = torch.float64, samples: in
     return StateFit(relu, u, (Link(relu, w, torch.zeros(columns, dtype=dtype), t),))
 
 
-def test_trainings_wait_for_the_compiler_where_a_problem_is_large(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_trainings_wait_for_the_compiler_where_a_problem_is_large(monkeypatch) -> None:
     monkeypatch.setattr(loops, "WORTH_COMPILING", 1 << 20)
     monkeypatch.setattr(solvers, "at_hand", lambda _: False)
     small = [below_one_link(columns) for columns in (3, 40)]

@@ -142,10 +142,6 @@ def test_bad_gradients_leave_the_weights_alone() -> None:
     assert all(torch.equal(w, b) for w, b in zip(weights, before, strict=True))
 
 
-def inner(a: list[Tensor], b: list[Tensor]) -> float:
-    return sum(float((x * y).sum()) for x, y in zip(a, b, strict=True))
-
-
 @given(st.one_of(st.sampled_from([1.0, math.inf]), st.floats(1.001, 60)), SEEDS, SCALES)
 def test_minimizer_is_in_the_ball_and_tight_in_hoelders_inequality(p, seed, scale) -> None:
     ball = Ball(p, 2.5)
@@ -156,4 +152,5 @@ def test_minimizer_is_in_the_ball_and_tight_in_hoelders_inequality(p, seed, scal
     entries = torch.cat([g.flatten() for g in given_gradients])
     largest = float(entries.abs().max())
     least = -2.5 * float(torch.linalg.vector_norm(entries / largest, q))
-    assert math.isclose(inner(found, given_gradients) / largest, least, rel_tol=1e-9)
+    inner = sum(float((x * y).sum()) for x, y in zip(found, given_gradients, strict=True))
+    assert math.isclose(inner / largest, least, rel_tol=1e-9)

@@ -80,9 +80,7 @@ def parts_of(cell: nn.Module, closure: Callable[[], Tensor]) -> list[Tensor]:
 
 @pytest.mark.parametrize("make", CELLS)
 @pytest.mark.parametrize("per_step", [False, True])
-def test_each_part_is_the_gradient_of_one_copy(
-    make: Callable[[], nn.Module], per_step: bool
-) -> None:
+def test_each_part_is_the_gradient_of_one_copy(make, per_step) -> None:
     """Copies of the parameters, one for each step, are passed by hand."""
     model, x, y = problem(make, 4)
     cell = cell_of(model)
@@ -129,10 +127,9 @@ def test_step_follows_the_printed_formulas(steps: int, seed: int) -> None:
         assert torch.allclose(after, before - rate * direction, atol=1e-9)
 
 
-def test_simplex_weights_are_uniform() -> None:
+def test_simplex_weights_are_uniform(generator) -> None:
     """The mean of each is 1/n and its variance (n - 1) / (n^2 (n + 1)) (Dirichlet of ones)."""
-    source = torch.Generator().manual_seed(0)
-    draws = torch.stack([simplex_weights(4, source) for _ in range(8000)]).double()
+    draws = torch.stack([simplex_weights(4, generator) for _ in range(8000)]).double()
     assert torch.allclose(draws.mean(0), torch.full((4,), 0.25, dtype=torch.float64), atol=0.01)
     assert torch.allclose(draws.var(0), torch.full((4,), 3 / 80, dtype=torch.float64), atol=0.002)
 

@@ -32,11 +32,9 @@ def fit(samples: int, units: int, columns: int, generator: torch.Generator) -> S
     return StateFit(tight(activations.ReLU()), drawn(samples, units), (link,), 0.5)
 
 
-def exact(problem: StateFit) -> Tensor:
+def exact(problem: StateFit) -> Any:
     links = tuple(link.double() for link in problem.links)
-    double = StateFit(problem.divergence, problem.pre_activation.double(), links, 0.5)
-    value: Tensor = solve(double).value
-    return value
+    return solve(StateFit(problem.divergence, problem.pre_activation.double(), links, 0.5)).value
 
 
 IDENTITY, RELU, LEAKY = activations.Identity(), activations.ReLU(), activations.LeakyReLU(0.2)
@@ -65,15 +63,12 @@ def test_straight_pieces_of_any_size_below_every_link(layer, above, size, genera
     torch.testing.assert_close(solution.value.double(), exact(problem), atol=near, rtol=near)
 
 
-def test_what_the_kernel_does_not_take_is_left_to_torch(
-    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_kernel_does_not_take_is_left_to_torch(generator, monkeypatch) -> None:
     problem, curved = fit(4, 3, 2, generator), tight(activations.Sigmoid())
     (link,) = problem.links
     above = (replace(link, divergence=curved),)
-    double = replace(
-        problem, pre_activation=problem.pre_activation.double(), links=(link.double(),)
-    )
+    u = problem.pre_activation.double()
+    double = replace(problem, pre_activation=u, links=(link.double(),))
     for other, words in (
         (replace(problem, divergence=curved), "prox of Sigmoid"),
         (replace(problem, links=above), "link to Sigmoid"),
@@ -100,9 +95,7 @@ def test_data_that_are_not_contiguous(generator: torch.Generator) -> None:
     torch.testing.assert_close(value, few.states(problem, start.contiguous())[0], atol=0, rtol=0)
 
 
-def test_without_triton_torch_serves_and_nothing_warns(
-    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_without_triton_torch_serves_and_nothing_warns(generator, monkeypatch, recwarn) -> None:
     monkeypatch.setattr(states, "has_triton", lambda: False)
     problem = fit(4, 3, 2, generator)
     assert "liftednet[gpu]" in (FusedStates().obstacle(problem) or "")
@@ -110,9 +103,7 @@ def test_without_triton_torch_serves_and_nothing_warns(
     assert not recwarn
 
 
-def test_what_float32_steps_leave_unsolved_goes_on_in_torch(
-    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_float32_steps_leave_unsolved_goes_on_in_torch(generator, monkeypatch) -> None:
     problem = fit(20, 30, 15, generator)
     hasty = FusedStates(max_iterations=2, blocks=SMALL)
     monkeypatch.setattr(FusedStates, "suits", lambda self, problem: True)
@@ -128,9 +119,7 @@ def test_what_float32_steps_leave_unsolved_goes_on_in_torch(
     assert not solution.solver.startswith("fused")
 
 
-def test_a_kernel_proves_itself_before_it_is_chosen(
-    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_a_kernel_proves_itself_before_it_is_chosen(monkeypatch, recwarn) -> None:
     kernel, there = FusedStates(blocks=SMALL), torch.device("cpu")
     states.proven.cache_clear()
     trial, solved = states._trial, cache(type(kernel).solve)
@@ -153,16 +142,13 @@ def test_a_kernel_proves_itself_before_it_is_chosen(
 
 
 @pytest.mark.parametrize("scale", [1e-4, 3.0, 1e5])
-def test_steps_in_float16_end_at_the_residual_of_float32(
-    scale: float, generator: torch.Generator
-) -> None:
+def test_steps_in_float16_end_at_the_residual_of_float32(scale, generator) -> None:
     # |W| of 1e5 is beyond float16; at 3 the smoothness is 500 times the convexity
     problem, tolerance = fit(16, 16, 12, generator), 1e-5 if scale < 1e3 else 1e-2
     (link,) = problem.links
     link = replace(link, weight=scale * 16**0.5 * link.weight, target=scale * link.target)
     problem = replace(problem, links=(link,))
-    solution = FusedStates(tolerance, blocks=SMALL).solve(problem)
-    assert solution.residual <= tolerance
+    assert FusedStates(tolerance, blocks=SMALL).solve(problem).residual <= tolerance
 
 
 class Offsets:
@@ -186,9 +172,7 @@ class Offsets:
         self.watched = {tensor.data_ptr() for tensor in tensors}
 
 
-def test_rows_of_a_state_fit_are_found_by_64_bits(
-    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_a_state_fit_are_found_by_64_bits(generator, monkeypatch) -> None:
     offsets = Offsets()
     monkeypatch.setattr(offsets.builder, "create_addptr", offsets.create_addptr)
     problem = fit(16, 20, 12, generator)  # ten million rows of 300 units are beyond 32 bits
