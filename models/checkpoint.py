@@ -110,12 +110,9 @@ class Keeper:
         with self._owned as held:
             with processes.agreed():
                 if first:
-                    _take_place(self._path, held)
-                if self._path.exists():
-                    if resume:
-                        self._saved = _read(self._path)
-                    else:
-                        _refuse_other(self._path)
+                    _take_place(self._path, resume, held)
+                if resume and self._path.exists():
+                    self._saved = _read(self._path)
             there = processes.gathered([self._saved is not None])
             if bool(there.any()) and not bool(there.all()):
                 raise DataError(f"{self._path} must be where every process can read it.")
@@ -278,11 +275,12 @@ class Keeper:
         self._last = time.monotonic()
 
 
-def _take_place(path: Path, held: ExitStack) -> None:
+def _take_place(path: Path, resume: bool, held: ExitStack) -> None:
     """Keep a file from other trainings, and remove what killed ones have left beside it.
 
     Raises:
-        DataError: no file can be made there, or another training that still runs keeps it.
+        DataError: no file can be made there, or a file that is no checkpoint would be replaced, or
+            another training that still runs keeps it.
     """
     if path.is_dir():
         raise DataError(f"the checkpoint {path} is a folder: name a file.")
@@ -294,6 +292,8 @@ def _take_place(path: Path, held: ExitStack) -> None:
                 f"the checkpoint {path} is that of a training that still runs, here or in another "
                 "process: wait for it, or name another file."
             )
+        if not resume and path.exists() and not _begins_as_one(path):
+            raise DataError(f"{path} is no checkpoint of liftednet, and one would replace it.")
         remove_unfinished(path)
     except OSError as error:
         raise DataError(f"no checkpoint can be written to {path}: {error.strerror}.") from None
@@ -310,12 +310,11 @@ def _step(values: Sequence[Any]) -> Step:
     return step
 
 
-def _refuse_other(path: Path) -> None:
-    """Raise `DataError` where a file that a checkpoint would replace is none, whole or damaged."""
+def _begins_as_one(path: Path) -> bool:
+    """Say whether a file begins as a checkpoint, whole or damaged, or is empty."""
     with path.open("rb") as file:
         begun = file.read(_HEAD)
-    if begun and _FORMAT.encode() not in begun:
-        raise DataError(f"{path} is no checkpoint of liftednet, and one would replace it.")
+    return not begun or _FORMAT.encode() in begun
 
 
 def _read(path: Path) -> Saved:

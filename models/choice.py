@@ -42,9 +42,7 @@ _MOST_OF_ONE_ANSWER = 1e8  # likewise with one a sequence: steps at a given rho 
 _STEPS_BY_EVIDENCE = 200  # of these at most
 _MOST_BETWEEN_ENDS = 2e9  # multiplications in the matrix of a step: a tenth of a second
 _MOST_WORK = 8e10  # multiplications in all steps after minibatches: about five seconds
-_MOST_AT_ONCE = (
-    1e8  # samples times weights of one fit: some seconds, in which minibatches take longer
-)
+_MOST_AT_ONCE = 1e8  # samples times weights of one fit: some seconds, and minibatches take longer
 _LEAST_STEPS = 5  # by which these gain on minibatches (method_sizes.md)
 
 
@@ -195,10 +193,11 @@ def _is_one_fit(settings: Settings, structure: Structure, data: DataShape) -> bo
     """Say whether all weights are one convex fit that is asked for, and soon solved."""
     network = structure.network
     alone = not structure.states and len(structure.parameters) == len(network.terms) == 1
+    dense = of_plain_layers(structure) and not any(x.sequence for x in network.inputs)
     plain = settings.batch_size is None and settings.lipschitz is None
     whole = not (settings.early_stopping or data.loader or data.unseen)
     few = data.samples * count_weights(structure) <= _MOST_AT_ONCE
-    return alone and plain and whole and few and not _rho_is_free(settings, structure)
+    return alone and dense and plain and whole and few and not _rho_is_free(settings, structure)
 
 
 def _rho_is_free(settings: Settings, structure: Structure) -> bool:

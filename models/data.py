@@ -475,9 +475,9 @@ class LoaderBatches:
         return self._length
 
     @property
-    def known_samples(self) -> int | None:
-        """The samples of a pass here where the loader says them, or None."""
-        return self._own
+    def told_samples(self) -> int | None:
+        """The samples of a pass where the loader says them; None where first batches tell."""
+        return None if self._own is None else self.samples
 
     def first(self) -> Data:
         """Return the first batches, 1,000 samples or more, or one batch of sequences.

@@ -65,12 +65,9 @@ def _text(value: Any) -> str:
 
 
 def described_training(
-    model: Any,
-    structure: Structure,
-    method: Method,
-    data: Data,
+    model: Any, structure: Structure, method: Method, data: Data,
     batches: LoaderBatches | None = None,
-) -> Lines:
+) -> Lines:  # fmt: skip
     """Return what tells a training from others; of a loader, whose data cannot be looked at, less.
 
     Args:
@@ -82,7 +79,7 @@ def described_training(
     """
     about = described_data(data)
     if batches is not None:
-        about = {"loader": [batches.known_samples, len(batches), str(data.like.dtype)]}
+        about = {"loader": [batches.told_samples, len(batches), str(data.like.dtype)]}
     told = {f"data {name}": value for name, value in about.items()}
     return {**_described_settings(model, structure, method), **told}
 

@@ -23,7 +23,7 @@ from .state_links import (
     curvature_of,
     kept,
     quadratic,
-    scales_of_rows,
+    row_scales,
     states_refusal,
 )
 
@@ -149,7 +149,7 @@ def dual_rows(problem: StateFit, shared: SharedMap, part: slice) -> DualRows:
     """Return the dual for the samples of a slice."""
     u = problem.pre_activation[part]
     h = torch.cat(list(_wanted(problem, shared, part)), 1)
-    turned, scale = h @ shared.turn.to(h), scales_of_rows(problem, part)
+    turned, scale = h @ shared.turn.to(h), row_scales(problem, part)
     return DualRows(problem.divergence.activation, shared.to(u.dtype), u, turned, scale)
 
 

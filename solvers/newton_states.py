@@ -20,13 +20,7 @@ from liftednet.samples import row_chunks
 
 from .base import Solver
 from .proximal import Proximal
-from .state_links import (
-    Unfinished,
-    columns_above,
-    quadratic,
-    scales_of_rows,
-    states_refusal,
-)
+from .state_links import Unfinished, columns_above, quadratic, row_scales, states_refusal
 
 _FEW = 32  # columns above up to which the steps pay for any activation
 _FORCING = 0.02  # relative residual of the linear system of a step
@@ -139,7 +133,7 @@ def link_rows(problem: StateFit, part: slice) -> LinkRows:
     ratios = tuple(link.lam / problem.lam for link in problem.links)
     links = tuple(link.rows(part) for link in problem.links)
     u, adjoint = problem.pre_activation[part], weight.T.contiguous()
-    scale = scales_of_rows(problem, part)
+    scale = row_scales(problem, part)
     return LinkRows(problem.divergence.activation, links, ratios, weight, adjoint, u, scale)
 
 

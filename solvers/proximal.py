@@ -13,7 +13,7 @@ from liftednet.problems import Link, StateFit
 from liftednet.samples import largest_eigenvalue, row_chunks
 
 from .base import Solver
-from .state_links import OfLinks, Unfinished, hessian_of, kept, quadratic, scales_of_rows
+from .state_links import OfLinks, Unfinished, hessian_of, kept, quadratic, row_scales
 
 _PATIENCE = 200  # steps in which a sample's movement must fall
 _COARSE = 1e-6  # relative movement that float32 reaches without trouble
@@ -93,7 +93,7 @@ def primal_rows(
 ) -> PrimalRows:
     """Return the problem for the samples of a slice."""
     pull = problem.lam * problem.pre_activation[part]
-    scale = problem.lam * scales_of_rows(problem, part).unsqueeze(1)
+    scale = problem.lam * row_scales(problem, part).unsqueeze(1)
     activation, links = problem.divergence.activation, [link.rows(part) for link in problem.links]
     if shared is None:
         return PrimalRows(activation, problem.lam, step, pull, None, tuple(links), scale)

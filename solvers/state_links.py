@@ -154,7 +154,7 @@ def kept(problem: StateFit) -> tuple[tuple[Tensor, ...], tuple[float, ...]]:
     return tuple(link.weight.clone() for link in problem.links), scales_of(problem)
 
 
-def scales_of_rows(problem: StateFit, part: slice) -> Tensor:
+def row_scales(problem: StateFit, part: slice) -> Tensor:
     """Return the largest of 1, the reach of U and the links' V W' lam_k / lam, (samples,)."""
     u = problem.pre_activation[part]
     found = reach(problem.divergence.activation, u).amax(1).clamp(min=1.0)

@@ -24,7 +24,7 @@ Test = Callable[[Subject], Check]
 _TYPES = (torch.float32, torch.float64)
 _MODERATE, _WIDE = 30.0, 1e6  # pre-activations up to which phi is finite, and no NaN
 _RANDOM_PAIRS = 400
-_SQUARED = 1e150
+_SQUARED = 1e150  # of phi, whose square float64 holds
 _ROUNDING = 1e-9  # of phi
 _VALUE = 1e-7  # rounding of a value, where CVXPY minimizes over variables inside an expression
 _STEP = _SLOPE = 1e-5  # of difference quotients, and what these are off
@@ -197,14 +197,21 @@ def slope(subject: Subject) -> Check:
     """Check phi' against difference quotients on both sides, between which a kink may fall."""
     activation, u = subject.activation, subject.wide_u
     found, step = activation.slope(u).detach(), _STEP * (1 + u.abs())
-    before, here, after = (activation.forward(u + k * step).detach() for k in (-1, 0, 1))
+    phi = [activation.forward(u + k * step).detach() for k in (-1, 0, 1)]
+    error, quotient = _beside_quotients(found, phi, step)
+    tell = "at u = {} slope gives {}, the difference quotient of forward is {}."
+    tested = f"{len(u)} difference quotients"
+    rows = (u, found, quotient)
+    return judge("slope", tested, error.amax(-1), _SLOPE, tell, *rows)
+
+
+def _beside_quotients(found: Tensor, phi: Sequence[Tensor], step: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how far slopes are beyond the quotients on both sides, and the quotient over both."""
+    before, here, after = phi
     left, right = (here - before) / step, (after - here) / step
     low, high = torch.minimum(left, right), torch.maximum(left, right)
     error = torch.maximum(low - found, found - high).clamp(min=0) / (1 + high.abs())
-    tell = "at u = {} slope gives {}, the difference quotient of forward is {}."
-    tested = f"{len(u)} difference quotients"
-    rows = (u, found, (left + right) / 2)
-    return judge("slope", tested, error.amax(-1), _SLOPE, tell, *rows)
+    return error, (left + right) / 2
 
 
 def differentiable(subject: Subject) -> Check:
@@ -219,14 +226,10 @@ def differentiable(subject: Subject) -> Check:
     weights = subject.normal(*phi.shape)
     (slopes,) = torch.autograd.grad((phi * weights).sum(), x)
     found = (slopes * along).sum(-1)
-    before, here, after = (activation.forward(u + k * step * along).detach() for k in (-1, 0, 1))
-    left, right = (
-        ((b - a) * weights).sum(-1) / step[:, 0] for a, b in ((before, here), (here, after))
-    )
-    low, high = torch.minimum(left, right), torch.maximum(left, right)
-    error = torch.maximum(low - found, found - high).clamp(min=0) / (1 + high.abs())
+    moved = (activation.forward(u + k * step * along).detach() for k in (-1, 0, 1))
+    error, quotient = _beside_quotients(found, [(x * weights).sum(-1) for x in moved], step[:, 0])
     tell = "at u = {} autograd has a slope of {}, the difference quotient of forward is {}."
-    rows = (u, found, (left + right) / 2)
+    rows = (u, found, quotient)
     return judge(name, f"{len(u)} difference quotients", error, _SLOPE, tell, *rows)
 
 

@@ -25,6 +25,7 @@ from liftednet import storage
 from liftednet.errors import DataError, LiftedError
 from liftednet.models.estimators import LiftedClassifier, LiftedRegressor
 from liftednet.models.estimators.base import Estimator
+from liftednet.models.estimators.input import numbers
 from liftednet.models.storage import load, parts, save
 from liftednet.models.trace import Ending
 from liftednet.names import loss_of
@@ -285,18 +286,6 @@ def score(y: Any, predicted: Any, labelled: bool) -> str:
     return f"mean squared error {mean_squared_error(y, predicted):.4g}{known}"
 
 
-def _require_numbers(y: pd.DataFrame, data: Path) -> None:
-    """Raise `DataError` where an entry is no number."""
-    for name in y:
-        numbers = pd.to_numeric(y[name], errors="coerce")
-        if (bad := ~np.isfinite(numbers.to_numpy(dtype=float))).any():
-            row = int(bad.argmax())
-            raise DataError(
-                f"{data} has {y[name].iloc[row]} in row {row + 1} of {name!r}, and targets of a "
-                "regression are numbers."
-            )
-
-
 def _loaded(path: Path) -> tuple[Any, list[str]]:
     """Return a saved estimator, and the names of its targets.
 
@@ -347,7 +336,7 @@ def run_evaluate(path: Path, data: Path, target: list[str] | None) -> None:
     if labelled and not np.issubdtype(made.classes_.dtype, np.number):
         truth = truth.astype(str)  # words that are all digits in this file
     elif not labelled:
-        _require_numbers(truth, data)
+        numbers("y", truth)
     y = truth.to_numpy()
     if labelled and (new := set(y.ravel().tolist()) - set(made.classes_.tolist())):
         raise DataError(f"the model does not know the label {new.pop()!r}.")

@@ -27,7 +27,7 @@ from liftednet.problems import Link, StateFit
 from ..base import Solver, default_tolerance
 from ..choice import solved_by
 from ..compiled.loops import ramp
-from ..state_links import scales_of_rows, states_refusal
+from ..state_links import row_scales, states_refusal
 
 # Entries below which torch serves: compiling takes some four seconds once, and what it saves there
 # is ten milliseconds a fit, of the fifteen that it takes (trials on an H100, from 50 x 10 on).
@@ -390,7 +390,7 @@ class FusedStates(Solver[StateFit, Tensor, None]):
         if start is None:
             start = problem.divergence.activation.forward(problem.pre_activation)
         value = start.clone(memory_format=torch.contiguous_format)
-        goal = _SHARE * tolerance * problem.lam * scales_of_rows(problem, slice(None))
+        goal = _SHARE * tolerance * problem.lam * row_scales(problem, slice(None))
         links, plans = zip(*(_tiled(link, blocks) for link in problem.links), strict=True)
         steps = torch.zeros(tiles, dtype=torch.int32, device=device)
         with torch.cuda.device(device) if value.is_cuda else nullcontext():

@@ -126,7 +126,8 @@ def test_numbers_are_a_regression_of_one_column_or_of_several(here) -> None:
     np.testing.assert_allclose([[*map(float, x.split(","))] for x in lines], expected, rtol=1e-12)
     wrong = "has 2 outputs, and 1 columns are held against them"
     assert wrong in refused("evaluate", "model.safetensors", "numbers.csv", "--target", "y")
-    assert "has nan in row 100 of 'y'" in refused("evaluate", "model.safetensors", "gap.csv")
+    wrong = "NaN. The first is in row 99, column y"
+    assert wrong in refused("evaluate", "model.safetensors", "gap.csv")
     error = np.square(expected - frame[["y", "z"]].to_numpy()).mean()
     told = done("evaluate", "model.safetensors", "numbers.csv")
     assert told.startswith(f"mean squared error {error:.4g}, R2")
