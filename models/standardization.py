@@ -99,10 +99,13 @@ class Standardization:
         moments: by input or label.
         still: (units,) booleans by standardized input that has constant columns, true there: these
             are zero in all of training; none where only a part of the data has been seen.
+        reach: (units,) by input some of whose constant columns move by rounding: how far from 0
+            their standardized values are no signal, which fits would follow; -1 of all others.
     """
 
     moments: Mapping[Input | Label, Moments] = field(default_factory=dict)
     still: Mapping[Input, Tensor] = field(default_factory=dict)
+    reach: Mapping[Input, Tensor] = field(default_factory=dict)
 
     def of(self, data: Data) -> Data:
         """Return data whose values are standardized, zero where sequences have ended."""
@@ -112,7 +115,9 @@ class Standardization:
         for variable, moments in self.moments.items():
             if variable in values:
                 found = moments.to(values[variable]).of(values[variable])
-                values[variable] = self._stilled(variable, found)
+                if isinstance(variable, Input) and variable in self.reach:
+                    found.masked_fill_(found.abs() <= self.reach[variable].to(found), 0.0)
+                values[variable] = found
         for ends in [x for x in values if isinstance(x, Ends)]:
             label: Any = ends.label
             if (known := self.moments.get(label)) is not None:
@@ -124,19 +129,6 @@ class Standardization:
                 if variable in values and values[variable].ndim == 3:
                     values[variable] = values[variable].masked_fill(ended, 0.0)
         return replace(data, values=values)
-
-    def _stilled(self, variable: Input | Label, found: Tensor) -> Tensor:
-        """Return standardized values, exact zeros where they are a column's constant.
-
-        Their center is rounded, too, and what is left of both is no signal: fits would follow it.
-        """
-        still = self.still.get(variable) if isinstance(variable, Input) else None
-        if still is None:
-            return found
-        known = self.moments[variable].to(found)
-        reach = _rounding(found) * known.center.abs() / known.scale
-        reach = reach.where(still.to(found.device), -1.0)
-        return found.masked_fill_(found.abs() <= reach, 0.0)
 
     def later(self, data: Data) -> Data:
         """Return the same without a copy: samples are standardized as they are taken."""
@@ -375,20 +367,24 @@ def standardization_by(network: Network, spreads: Spreads, like: Tensor) -> Stan
     """Return the moments of values that lie so, in the type of a tensor."""
     moments: dict[Input | Label, Moments] = {}
     still: dict[Input, Tensor] = {}
+    reach: dict[Input, Tensor] = {}
     for name, found in spreads.items():
         if isinstance(name, Input):
             each = name.units // name.shape[0]
-            moments[name] = _of_inputs(found, each, like)
-            columns = ~_varies(found, like).repeat_interleave(each)
+            known = moments[name] = _of_inputs(found, each, like)
+            columns, moving = ~_varies(found, like), found.high > found.low
             if bool(columns.any()) and not name.missing:  # what is filled in moves
-                still[name] = columns
+                still[name] = columns.repeat_interleave(each)
+                if bool((columns & moving).any()):
+                    far = _rounding(like) * known.center.abs() / known.scale
+                    reach[name] = far.where(still[name], -1.0)
         else:
             moments[name] = _of_targets(found, like)
     for term in network.terms:  # a nearest point is one in any unit, but not in several, as delta
         own = ends_of(term.argument) is not None or term.loss.robust
         if own and term.label in moments:
             moments[term.label] = moments[term.label].in_proportion
-    return Standardization(moments, still)
+    return Standardization(moments, still, reach)
 
 
 def _near(y: Tensor) -> Tensor:
@@ -416,7 +412,8 @@ def _of_inputs(found: Spread, each: int, like: Tensor) -> Moments:
     kept = 1.0 if _several_units(found, like) else _ALIKE
     unit = typical * ratio / ratio.clamp(1 / kept, kept)
     level = (found.deviation / unit)[varies].square().mean().sqrt() if bool(varies.any()) else 1.0
-    center, scale = found.mean.to(like), (unit * level).to(like)
+    center = found.low.where(found.low == found.high, found.mean)  # constants become 0 exactly
+    center, scale = center.to(like), (unit * level).to(like)
     return Moments(center.repeat_interleave(each), scale.repeat_interleave(each))
 
 

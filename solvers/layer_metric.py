@@ -305,8 +305,8 @@ class LayerMetric:
 
 
 def _square(matrix: Tensor) -> Tensor:
-    flat = matrix.flatten()
-    return flat.dot(flat)
+    norm: Tensor = torch.linalg.vector_norm(matrix)
+    return norm.square()
 
 
 def _counted(rows: Tensor, weights: Tensor | None) -> Tensor:

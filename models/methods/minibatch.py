@@ -472,6 +472,6 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def _copied(layer: Weights) -> Weights:
-    """Return weights of one's own, in rows as the gradients are."""
-    matrix = layer.matrix.clone(memory_format=torch.contiguous_format)
+    """Return weights of one's own, stored unit by unit as the gradients are."""
+    matrix = layer.matrix.T.clone(memory_format=torch.contiguous_format).T
     return Weights(matrix, None if layer.bias is None else layer.bias.clone())
