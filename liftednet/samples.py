@@ -24,7 +24,7 @@ _LOOK = 256  # samples that tell where the columns of X lie
 _SQUARED = 1e-15, 1e15  # how wide a column is whose squares float32 sums
 _FAR = 2.0  # standard deviations of a column from 0, beyond which its mean costs digits
 _MANY = 128  # columns from which Lanczos finds an eigenvalue sooner
-_ROUGH_ROWS = 384  # of a chunk in float32, whose sums round by 1e-7: few enough to be certified
+_ROUGH_ROWS = 256  # of a chunk in float32, whose sums round by 1e-7: few enough to be certified
 
 
 def row_chunks(
