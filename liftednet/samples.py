@@ -166,6 +166,10 @@ class Weights:
             return self.matrix
         return torch.cat([self.matrix, self.bias.unsqueeze(0)])
 
+    def by_rows(self) -> Weights:
+        """Return the weights with W stored row by row, as files have it: products round alike."""
+        return Weights(self.matrix.contiguous(), self.bias)
+
     def to(self, like: Tensor) -> Weights:
         """Return the weights in the type and on the device of a tensor."""
         return Weights(self.matrix.to(like), None if self.bias is None else self.bias.to(like))

@@ -212,7 +212,7 @@ class Predictor(Settings):
         point, weights = problem.point, problem.best or problem.point.weights
         whole = problem.best is None and problem.seen is problem.data
         self._fit = Fitted(
-            point.structure, tuple(weights), problem.data,
+            point.structure, tuple(layer.by_rows() for layer in weights), problem.data,
             point if whole and isinstance(point, Blocks) else None, problem.trace,
             problem.seen.last_only, standardization=problem.standardization,
             distributed=processes.size() > 1, completion=problem.completion, chosen=problem.chosen,

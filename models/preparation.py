@@ -210,7 +210,7 @@ class Prepared(Predictor):
         batches = ArrayBatches(data, method.batch_size, generator)
         with torch.no_grad():
             deque(method.take_steps(Problem(point, batches=batches)), maxlen=0)
-        return point.weights
+        return [layer.by_rows() for layer in point.weights]
 
     def _best_of_starts(
         self,

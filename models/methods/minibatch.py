@@ -250,7 +250,7 @@ class BatchSteps:
 
     def recall(self, memory: Memory) -> None:
         """Go back to what `memory` has returned."""
-        self.weights = [Weights(x.matrix.clone(), x.bias) for x in memory["weights"]]
+        self.weights = [_copied(layer) for layer in memory["weights"]]
         self._taken, self.samples = memory["taken"]
         for metric, held in zip(self._metrics, memory["metrics"], strict=True):
             metric.recall(held)
