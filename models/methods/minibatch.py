@@ -365,12 +365,12 @@ class BatchSteps:
         self, loss: Tensor, gradients: Sequence[_Pair], looks: Sequence[_Look]
     ) -> tuple[Tensor, list[_Pair]]:
         """Return loss and gradients over all processes, and let metrics look, in one message."""
-        sent = [x.T for pair in gradients for x in pair if x is not None]  # as they are stored
+        sent = [x.mT if x.ndim > 1 else x for pair in gradients for x in pair if x is not None]
         seen = [metric.sums(*rows) for metric, *rows in looks]
         told = loss if processes.size() == 1 else loss.to(sent[0])
         loss, *answered = processes.total(told, *sent, *(part for parts in seen for part in parts))
         whole = iter(answered)
-        found = [(next(whole).T, None if bias is None else next(whole)) for _, bias in gradients]
+        found = [(next(whole).mT, None if bias is None else next(whole)) for _, bias in gradients]
         for (metric, *_), parts in zip(looks, seen, strict=True):
             metric.look(*(next(whole) for _ in parts))
             self._looked = self._taken

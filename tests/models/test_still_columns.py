@@ -115,3 +115,15 @@ def test_a_column_that_begins_to_move_in_a_stream_is_learned():
     model = LiftedMLP((3, 20, 1), loss=losses.SquaredError(), dtype=torch.float32, max_iter=30)
     model.fit(batches)
     assert float((model.predict(x[100:]) - y[100:]).square().mean() / y[100:].var()) < 0.05
+
+
+def test_columns_that_move_after_the_first_batch_of_a_loader_are_heard(generator):
+    """The first rows of a column move by one rounding of 1e6, the others by far more."""
+    x = torch.randn(400, 3, generator=generator)
+    move = 3 * torch.rand(400, generator=generator) - 1.5
+    move[:20] = torch.randint(0, 2, (20,), generator=generator) / 16
+    x[:, 2] = 1e6 + move
+    y = x[:, :1] + 2 * (x[:, 2:] - 1e6)
+    model = LiftedMLP((3, 16, 1), loss=losses.SquaredError(), method=Minibatch(epochs=40))
+    model.fit(DataLoader(TensorDataset(x, y), batch_size=20))
+    assert float((model.forward(x) - y).square().mean() / y.var()) < 0.01
