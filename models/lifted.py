@@ -335,8 +335,7 @@ class Lifted(Prepared):
         judge_targets(structure, raw, whole=False)
         lipschitz = choice.lipschitz
         standardization = self._standardization(raw, self.warm_start, lipschitz)
-        # What is constant in the first rows may yet move in others.
-        standardization = replace(standardization, still={}, reach={})
+        standardization = replace(standardization, still={})  # it may yet move in other batches
         first = standardization.of(raw)
         bounds = self._bounded(structure, standardization, lipschitz)
         weights = self._weights_to_begin_with(bounds, first, standardization, self.warm_start)

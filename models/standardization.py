@@ -97,15 +97,18 @@ class Standardization:
 
     Attributes:
         moments: by input or label.
-        still: (units,) booleans by standardized input that has constant columns, true there: these
-            are zero in all of training; none where only a part of the data has been seen.
-        reach: (units,) by input some of whose constant columns move by rounding: how far from 0
-            their standardized values are no signal, which fits would follow; -1 of all others.
+        still: (units,) by standardized input that has constant columns: how far their rounding
+            moves them from 0, which is no signal that fits should follow; -1 of all other columns.
+            They are zero in all of training; none where only a part of the data has been seen.
     """
 
     moments: Mapping[Input | Label, Moments] = field(default_factory=dict)
     still: Mapping[Input, Tensor] = field(default_factory=dict)
-    reach: Mapping[Input, Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def _moved(self) -> dict[Input | Label, Tensor]:
+        """What is `still` but for rounding."""
+        return {x: reach for x, reach in self.still.items() if bool((reach > 0).any())}
 
     def of(self, data: Data) -> Data:
         """Return data whose values are standardized, zero where sequences have ended."""
@@ -115,8 +118,8 @@ class Standardization:
         for variable, moments in self.moments.items():
             if variable in values:
                 found = moments.to(values[variable]).of(values[variable])
-                if isinstance(variable, Input) and variable in self.reach:
-                    found.masked_fill_(found.abs() <= self.reach[variable].to(found), 0.0)
+                if variable in self._moved:
+                    found.masked_fill_(found.abs() <= self._moved[variable].to(found), 0.0)
                 values[variable] = found
         for ends in [x for x in values if isinstance(x, Ends)]:
             label: Any = ends.label
@@ -367,24 +370,22 @@ def standardization_by(network: Network, spreads: Spreads, like: Tensor) -> Stan
     """Return the moments of values that lie so, in the type of a tensor."""
     moments: dict[Input | Label, Moments] = {}
     still: dict[Input, Tensor] = {}
-    reach: dict[Input, Tensor] = {}
     for name, found in spreads.items():
         if isinstance(name, Input):
             each = name.units // name.shape[0]
             known = moments[name] = _of_inputs(found, each, like)
-            columns, moving = ~_varies(found, like), found.high > found.low
+            columns, moved = ~_varies(found, like), found.high > found.low
             if bool(columns.any()) and not name.missing:  # what is filled in moves
-                still[name] = columns.repeat_interleave(each)
-                if bool((columns & moving).any()):
-                    far = _rounding(like) * known.center.abs() / known.scale
-                    reach[name] = far.where(still[name], -1.0)
+                reach = _rounding(like) * known.center.abs() / known.scale
+                reach = reach.where(moved.repeat_interleave(each), 0.0)
+                still[name] = reach.where(columns.repeat_interleave(each), -1.0)
         else:
             moments[name] = _of_targets(found, like)
     for term in network.terms:  # a nearest point is one in any unit, but not in several, as delta
         own = ends_of(term.argument) is not None or term.loss.robust
         if own and term.label in moments:
             moments[term.label] = moments[term.label].in_proportion
-    return Standardization(moments, still, reach)
+    return Standardization(moments, still)
 
 
 def _near(y: Tensor) -> Tensor:

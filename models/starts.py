@@ -315,7 +315,7 @@ def settled_start(
     Args:
         structure: of the network.
         weights: that were drawn.
-        still: (units,) booleans by input, true where it is zero in all samples; empty for none.
+        still: (units,) by input, not negative where it is zero in all samples; empty for none.
     """
     found = list(weights)
     if not still:
@@ -328,8 +328,8 @@ def settled_start(
         initial_steps = variable.initial_steps if isinstance(variable, State) else 0
         steps = (_FEW + initial_steps,) if variable.sequence else ()
         values[variable] = torch.rand(*steps, _FEW, variable.units, generator=generator).to(like)
-    for given, columns in still.items():
-        values[given] = values[given].masked_fill(columns.to(like.device), 0.0)
+    for given, reach in still.items():
+        values[given] = values[given].masked_fill(reach.to(like.device) >= 0, 0.0)
     for number, parameter in enumerate(structure.parameters):
         layers = structure.layers[parameter]
         seen = [x.layer.inputs(arguments_of(x, values)) for x in layers if _sees(x, still)]

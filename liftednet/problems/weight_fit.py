@@ -525,7 +525,7 @@ class WeightFit(Fit[Weights]):
         design, features = self.design.centered, self.design.features
         turned, bias = stacked[:features].T.contiguous(), stacked[features:].sum(0).unsqueeze(1)
         for part, chunk in replace(design, bias=False).rows():  # without ones, X as it stands
-            u = torch.addmm(bias, turned, chunk.T).T  # half the time of X W
+            u = torch.addmm(bias, turned, chunk.T).T  # of few units half the time of X W
             yield part, chunk, u if self.offset is None else u + self.offset[part].double()
 
 

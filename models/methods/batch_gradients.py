@@ -146,7 +146,7 @@ class LayerGradient:
             matrix, bias = self.parts[0], self.parts[1] if len(self.parts) > 1 else None
             return metric.centered_gradient(matrix, bias).add_(layer.matrix, alpha=pull), bias
         slope = self.parts[0].flatten(0, -2)
-        matrix = (slope.T @ metric.centered(self.rows)).T  # a tenth faster than its transpose
+        matrix = (slope.T @ metric.centered(self.rows)).T  # sooner than its transpose
         matrix.add_(layer.matrix, alpha=pull)  # which in addmm would be copied first
         return matrix, None if layer.bias is None else slope.sum(0)
 
