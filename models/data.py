@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any
@@ -29,6 +29,7 @@ Lengths = ArrayLike | Sequence[int] | None
 _CACHE_LINE = 64  # bytes
 _ENTRIES = 3_000_000  # of all values, at a time
 _FIRST = 1_000  # samples of a loader by which scales are chosen
+_ROUNDING = 16  # last digits by which a value may be off and still be the same
 Arrays = ArrayLike | Sequence[ArrayLike]
 Prepare = Callable[[Any, Any], "Data"]
 
@@ -42,11 +43,13 @@ class Data:
             zero beyond their lengths; the timeline, where there are sequences.
         last_only: the labels of sequences that have one answer, at the last step.
         among: how many samples of all processes these are some of; None where nobody has counted.
+        coarser: the types in which values came that have fewer digits than those that they have.
     """
 
     values: Values
     last_only: frozenset[Label] = frozenset()
     among: int | None = None
+    coarser: Mapping[Input | Label, torch.dtype] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of samples, or of sequences."""
@@ -64,6 +67,11 @@ class Data:
     def raw(self) -> Data:
         """The data before they are standardized, where that is done for some samples at a time."""
         return self
+
+    def rounding(self, variable: Input | Label) -> float:
+        """Return how far a value may be from its mean, relative to it, and still be the same."""
+        kind = self.coarser.get(variable, self.like.dtype)
+        return _ROUNDING * torch.finfo(kind).eps
 
     def equal(self, other: Data) -> bool:
         """Return whether other data have the same types and entries."""
@@ -87,7 +95,7 @@ class Data:
                 there = rows.to(value.device)
                 axis = int(steps and value.ndim == 3)
                 taken[variable] = value.index_select(axis, there)
-        return Data(taken, self.last_only)
+        return replace(self, values=taken, among=None)
 
     def merged(self) -> Data:
         """Return the distinct samples in an order of their own, each with the sum of its weights.
@@ -131,7 +139,7 @@ class Data:
             x: v.clone() if isinstance(v, Tensor) and v.data_ptr() % _CACHE_LINE else v
             for x, v in self.values.items()
         }
-        return Data(laid, self.last_only)
+        return replace(self, values=laid)
 
     def to(self, device: str) -> Data:
         """Return the data on a device."""
@@ -141,7 +149,7 @@ class Data:
                 moved[variable] = Timeline(value.steps, value.known, torch.device(device))
             else:
                 moved[variable] = value.to(device)
-        return Data(moved, self.last_only)
+        return replace(self, values=moved)
 
     @property
     def like(self) -> Tensor:
@@ -215,11 +223,17 @@ def prepared(
     labels = [term.label for term in network.terms]
     last_only = set()
     for term, array in zip(network.terms, _by_variable("y", labels, y).values(), strict=True):
-        target, last = _encoded(term, as_tensor("y", array), len(data), timeline, part)
+        given[term.label] = as_tensor("y", array)
+        target, last = _encoded(term, given[term.label], len(data), timeline, part)
         values[term.label] = target.to(device=device, dtype=dtype)
         if last:
             last_only.add(term.label)
-    return Data(values, frozenset(last_only)).to(device)
+    coarser = {x: v.dtype for x, v in given.items() if _is_coarser(v.dtype, dtype)}
+    return Data(values, frozenset(last_only), coarser=coarser).to(device)
+
+
+def _is_coarser(kind: torch.dtype, other: torch.dtype) -> bool:
+    return kind.is_floating_point and torch.finfo(kind).eps > torch.finfo(other).eps
 
 
 def _by_variable(name: str, variables: Sequence[Any], given: Any) -> dict[Any, Any]:
@@ -573,7 +587,7 @@ class LoaderBatches:
         values = {
             x: v.to(self._dtype) if isinstance(v, Tensor) else v for x, v in found.values.items()
         }
-        return Data(values, found.last_only)
+        return replace(found, values=values)
 
 
 Batches = ArrayBatches | LoaderBatches
@@ -627,7 +641,7 @@ def _joined(parts: Sequence[Data]) -> Data:
     together: dict[Any, Any] = {
         x: torch.cat([part.values[x] for part in parts]) for x in first.values
     }
-    return Data(together, first.last_only)
+    return replace(first, values=together)
 
 
 def hold_out(

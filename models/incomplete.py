@@ -29,7 +29,6 @@ _ROWS = 5_000  # that the prior is fitted to, at most
 _SWEEPS = 40  # of expectation and maximization
 _PULL = 0.5  # of loadings to 0, in samples for each column
 _LEAST = 1e-4  # share of a column's variance that the factors cannot explain
-_SAME = 1e-24  # of a mean's square: a variance that is rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +101,9 @@ class Factors:
         return z, torch.linalg.solve_triangular(factor.mT, eye, upper=True)
 
 
-def fit_factors(rows: Tensor, rank: int, weights: Tensor | None = None) -> Factors:
+def fit_factors(
+    rows: Tensor, rank: int, rounding: Tensor, weights: Tensor | None = None
+) -> Factors:
     """Return the factors under which rows are likely, by expectation and maximization.
 
     Loadings are pulled to 0 as if by samples that say so, which few rows need.
@@ -110,26 +111,29 @@ def fit_factors(rows: Tensor, rank: int, weights: Tensor | None = None) -> Facto
     Args:
         rows: (samples, columns), NaN where nothing is seen, and something seen in every column.
         rank: of the factors.
-        weights: (samples,) how often each row counts; None for once.
+        rounding: (columns,) the distance of values from their mean, relative to it, up to which
+            they are the same.
+        weights: (samples,) positive, how often each row counts; None for once.
     """
     rows = rows.double()
     seen = rows.isfinite()
     counts = seen.double() if weights is None else seen * weights.double()[:, None]
-    rows, mass = rows.nan_to_num(), counts.sum(0)
-    mean = (counts * rows).sum(0) / mass
-    away = counts.sqrt() * (rows - mean)
+    mass = counts.sum(0)
+    mean = (counts * rows.nan_to_num()).sum(0) / mass
+    rows = (rows - mean).where(seen, 0.0)  # squares of means would cost the digits of what moves
+    varies = rows.abs().amax(0) > rounding * mean.abs()
+    away = counts.sqrt() * rows
     variance = away.square().sum(0) / mass
-    varies = variance > _SAME * mean.square()
     unit = variance.sqrt().where(varies, torch.inf)
     together = (away / unit).T @ (away / unit) / mass.max()
     values, vectors = torch.linalg.eigh(together)
     loadings = (vectors[:, -rank:] * values[-rank:].clamp(min=0).sqrt()).T
     loadings = loadings * unit.where(varies, 0.0)
     least = _LEAST * variance * varies
-    found = Factors(mean, loadings, variance / 2 * varies)
+    found = Factors(torch.zeros_like(mean), loadings, variance / 2 * varies)
     for _ in range(_SWEEPS):
         found = _improved(found, rows, seen, counts, least)
-    return found
+    return replace(found, mean=mean + found.mean * varies)
 
 
 def _improved(known: Factors, rows: Tensor, seen: Tensor, counts: Tensor, least: Tensor) -> Factors:
@@ -229,21 +233,27 @@ def completion_of(network: Network, data: Data) -> Completion:
     incomplete = [x for x in network.inputs if x.missing]
     if incomplete and processes.size() > 1:
         raise DataError("inputs with missing entries need all samples in one process.")
-    labels = _labels(network)
-    weights, priors = data.values.get(SAMPLE_WEIGHTS), {}
+    labels, priors = _labels(network), {}
+    weights = data.values.get(SAMPLE_WEIGHTS)
+    if incomplete and weights is not None and bool((weights == 0).any()):
+        data = data.take((weights > 0).nonzero()[:, 0])
+        weights = data.values[SAMPLE_WEIGHTS]
     for variable in incomplete:
-        rows = _with_labels(data, variable, labels)
+        names = [x for x in (variable, *labels) if x in data.values]
+        rows = torch.cat([data.values[x] for x in names], 1)
         unseen = rows.isnan().all(0).nonzero()
         if len(unseen):
             raise DataError(
-                f"feature {int(unseen[0])} of X, counted from 0, is missing in every sample: "
-                "leave it out."
+                f"feature {int(unseen[0])} of X, counted from 0, is missing in every sample that "
+                "counts: leave it out."
             )
         some = slice(None, None, max(1, -(-len(rows) // _ROWS)))
         if bool(rows[some].isnan().all(0).any()):
             some = slice(None)
         rank = min(max(1, rows.shape[1] - 1), _RANK)
-        priors[variable] = fit_factors(rows[some], rank, None if weights is None else weights[some])
+        each = (data.values[x].new_full(data.values[x].shape[1:], data.rounding(x)) for x in names)
+        counts = None if weights is None else weights[some]
+        priors[variable] = fit_factors(rows[some], rank, torch.cat([*each]).double(), counts)
     return Completion(priors, labels)
 
 
@@ -255,5 +265,4 @@ def _labels(network: Network) -> list[Label]:
 
 def _with_labels(data: Data, variable: Input, labels: Sequence[Label]) -> Tensor:
     """Return an input with the labels that there are beside it."""
-    there = [data.values[x] for x in labels if x in data.values]
-    return torch.cat([data.values[variable], *there], 1)
+    return torch.cat([data.values[x] for x in (variable, *labels) if x in data.values], 1)

@@ -214,7 +214,7 @@ class Predictor(Settings):
         self._fit = Fitted(
             point.structure, tuple(layer.by_rows() for layer in weights), problem.data,
             point if whole and isinstance(point, Blocks) else None, problem.trace,
-            problem.seen.last_only, standardization=problem.standardization,
+            problem.seen.last_only, standardization=replace(problem.standardization, still={}),
             distributed=processes.size() > 1, completion=problem.completion, chosen=problem.chosen,
         )  # fmt: skip
 

@@ -137,8 +137,8 @@ class Prepared(Predictor):
         self, data: Data, goes_on: bool, lipschitz: float | None = None
     ) -> Standardization:
         """Return what stands between data and weights: that of before, or that of the data."""
-        if goes_on and self._fit is not None and self._fit.standardization.moments:
-            return self._known.standardization
+        if goes_on and self._fit is not None and (before := self._fit.standardization.moments):
+            return standardization_of(self.network, data, before=before)
         if self.standardize is False:
             return RAW
         always = self.standardize is not None

@@ -99,7 +99,8 @@ class Standardization:
         moments: by input or label.
         still: (units,) by standardized input that has constant columns: how far their rounding
             moves them from 0, which is no signal that fits should follow; -1 of all other columns.
-            They are zero in all of training; none where only a part of the data has been seen.
+            They are zero in all of training, of which this is, not of a fit; none where only a
+            part of the data has been seen.
     """
 
     moments: Mapping[Input | Label, Moments] = field(default_factory=dict)
@@ -303,7 +304,12 @@ def data_variables(network: Network) -> Iterator[tuple[str, Input | Label]]:
 
 
 def standardization_of(
-    network: Network, data: Data, power: Power | None = None, *, always: bool = True
+    network: Network,
+    data: Data,
+    power: Power | None = None,
+    *,
+    always: bool = True,
+    before: Mapping[Input | Label, Moments] | None = None,
 ) -> Standardization:
     """Return the moments of the inputs, and of the targets of losses that scale with them.
 
@@ -316,23 +322,26 @@ def standardization_of(
         data: raw, with labels.
         power: of the targets of a network with one loss.
         always: whether inputs whose features are all in one unit have moments, too.
+        before: moments that stay as they are.
     """
+    if before:
+        return Standardization(before, _still(before, spreads_of(network, data), data))
     if power is not None:
         (term,) = network.terms
         raised = power.to(data.like).of(data.values[term.label])
         data = replace(data, values={**data.values, term.label: raised})
     spreads = spreads_of(network, data)
-    if not (always or any(_several_units(spreads[x], data.like) for x in network.inputs)):
+    several = (_several_units(spreads[x], data.rounding(x)) for x in network.inputs)
+    if not (always or any(several)):
         return RAW
-    found = standardization_by(network, spreads, data.like)
-    if power is None:
-        return found
-    known = found.moments[term.label]
-    return replace(found, moments={**found.moments, term.label: replace(known, power=power)})
+    moments = _moments(network, spreads, data)
+    if power is not None:
+        moments[term.label] = replace(moments[term.label], power=power)
+    return Standardization(moments, _still(moments, spreads, data))
 
 
 def spreads_of(network: Network, data: Data) -> Spreads:
-    """Return where the values lie that `standardization_by` looks at: of channels, or features."""
+    """Return where the values lie: of channels of inputs, or features, and of targets."""
     found: Spreads = {}
     timeline = data.values.get(TIME)
     for variable in network.inputs:
@@ -366,26 +375,38 @@ def _require_squares(found: Spread, number: int) -> None:
         )
 
 
-def standardization_by(network: Network, spreads: Spreads, like: Tensor) -> Standardization:
-    """Return the moments of values that lie so, in the type of a tensor."""
+def _moments(network: Network, spreads: Spreads, data: Data) -> dict[Input | Label, Moments]:
+    """Return the moments of values that lie so, in the type of the data."""
     moments: dict[Input | Label, Moments] = {}
-    still: dict[Input, Tensor] = {}
     for name, found in spreads.items():
         if isinstance(name, Input):
-            each = name.units // name.shape[0]
-            known = moments[name] = _of_inputs(found, each, like)
-            columns, moved = ~_varies(found, like), found.high > found.low
-            if bool(columns.any()) and not name.missing:  # what is filled in moves
-                reach = _rounding(like) * known.center.abs() / known.scale
-                reach = reach.where(moved.repeat_interleave(each), 0.0)
-                still[name] = reach.where(columns.repeat_interleave(each), -1.0)
+            known = _of_inputs(found, name.units // name.shape[0], data.rounding(name))
         else:
-            moments[name] = _of_targets(found, like)
+            known = _of_targets(found, data.rounding(name))
+        moments[name] = known.to(data.like)
     for term in network.terms:  # a nearest point is one in any unit, but not in several, as delta
         own = ends_of(term.argument) is not None or term.loss.robust
         if own and term.label in moments:
             moments[term.label] = moments[term.label].in_proportion
-    return Standardization(moments, still)
+    return moments
+
+
+def _still(
+    moments: Mapping[Input | Label, Moments], spreads: Spreads, data: Data
+) -> dict[Input, Tensor]:
+    """Return which columns of inputs are at their centers but for rounding, and how near."""
+    still: dict[Input, Tensor] = {}
+    for name, known in moments.items():
+        if not isinstance(name, Input):
+            continue
+        found, each, rounding = spreads[name], name.units // name.shape[0], data.rounding(name)
+        about = replace(found, mean=known.center[::each].to(found.mean))
+        columns, moved = ~_varies(about, rounding), found.high > found.low
+        if bool(columns.any()):
+            reach = rounding * known.center.abs() / known.scale
+            reach = reach.where(moved.repeat_interleave(each), 0.0)
+            still[name] = reach.where(columns.repeat_interleave(each), -1.0)
+    return still
 
 
 def _near(y: Tensor) -> Tensor:
@@ -404,38 +425,31 @@ def _rows(data: Data, variable: Input, mask: Tensor | None) -> tuple[Tensor, Ten
     return values.flatten(0, -2) if mask is None else values[mask], weights
 
 
-def _of_inputs(found: Spread, each: int, like: Tensor) -> Moments:
+def _of_inputs(found: Spread, each: int, rounding: float) -> Moments:
     """Return the moments of features, or of channels of so many entries each."""
-    varies = _varies(found, like)
+    varies = _varies(found, rounding)
     largest = found.largest
     typical = largest[varies].median() if bool(varies.any()) else largest.new_ones(())
     ratio = (largest / typical).where(varies, 1.0)
-    kept = 1.0 if _several_units(found, like) else _ALIKE
+    kept = 1.0 if _several_units(found, rounding) else _ALIKE
     unit = typical * ratio / ratio.clamp(1 / kept, kept)
     level = (found.deviation / unit)[varies].square().mean().sqrt() if bool(varies.any()) else 1.0
     center = found.low.where(found.low == found.high, found.mean)  # constants become 0 exactly
-    center, scale = center.to(like), (unit * level).to(like)
-    return Moments(center.repeat_interleave(each), scale.repeat_interleave(each))
+    return Moments(center.repeat_interleave(each), (unit * level).repeat_interleave(each))
 
 
-def _several_units(found: Spread, like: Tensor) -> bool:
-    ranges = found.largest[_varies(found, like)]
+def _several_units(found: Spread, rounding: float) -> bool:
+    ranges = found.largest[_varies(found, rounding)]
     return bool(len(ranges)) and float(ranges.max()) > _ONE_UNIT * float(ranges.min())
 
 
-def _of_targets(found: Spread, like: Tensor) -> Moments:
-    scale = found.deviation.where(_varies(found, like), 1.0)
-    return Moments(found.mean.to(like), scale.to(like))
+def _of_targets(found: Spread, rounding: float) -> Moments:
+    return Moments(found.mean, found.deviation.where(_varies(found, rounding), 1.0))
 
 
-def _varies(found: Spread, like: Tensor) -> Tensor:
+def _varies(found: Spread, rounding: float) -> Tensor:
     """Return which columns are not constant but for rounding."""
-    return found.largest > _rounding(like) * found.mean.abs()
-
-
-def _rounding(like: Tensor) -> float:
-    """Return how far a value may be from its mean, relative to it, and still be the same."""
-    return 16 * torch.finfo(like.dtype).eps
+    return found.largest > rounding * found.mean.abs()
 
 
 def _raw(layer: Weights, below: Moments, above: Moments) -> Weights:

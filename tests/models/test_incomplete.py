@@ -82,7 +82,7 @@ def test_fit_finds_the_covariance_behind_holes() -> None:
     known = drawn()
     drawn_normal = normal(20_000, 7, dtype=torch.float32).double()
     rows = known.completed(torch.full((20_000, 5), torch.nan).double(), drawn_normal)
-    found = fit_factors(holes(rows, 0.3), 2)
+    found = fit_factors(holes(rows, 0.3), 2, torch.zeros(5))
     wanted = known.loadings.T @ known.loadings + torch.diag(known.own)
     np.testing.assert_allclose(found.mean, known.mean, atol=0.05)
     covariance = found.loadings.T @ found.loadings + torch.diag(found.own)
@@ -93,17 +93,51 @@ def test_fit_finds_the_covariance_behind_holes() -> None:
 def test_a_row_counts_as_often_as_its_weight() -> None:
     rows = holes(related(60)[0], 0.3)
     weights = torch.randint(0, 3, (60,), generator=torch.Generator().manual_seed(0))
-    one = fit_factors(rows, 3, weights)
-    other = fit_factors(rows.repeat_interleave(weights, 0), 3)
+    one = fit_factors(rows, 3, torch.zeros(6), weights)
+    other = fit_factors(rows.repeat_interleave(weights, 0), 3, torch.zeros(6))
     torch.testing.assert_close(one.loadings.T @ one.loadings, other.loadings.T @ other.loadings)
 
 
 def test_a_column_that_does_not_vary_is_completed_by_its_value() -> None:
     rows = torch.cat([related(60)[0], torch.full((60, 1), 3.0), torch.zeros(60, 1)], 1)
-    found = fit_factors(holes(rows, 0.3), 7)
+    found = fit_factors(holes(rows, 0.3), 7, torch.full((8,), 1e-15))
     ends = found.completed(holes(rows, 0.3), normal(60, found.width))[:, 6:]
     torch.testing.assert_close(ends, rows[:, 6:])
     assert not ends[:, 1].any()
+
+
+def test_the_prior_does_not_depend_on_where_columns_lie() -> None:
+    rows = holes(related(300)[0].double(), 0.3)
+    near, far = (fit_factors(rows + offset, 3, torch.zeros(6)) for offset in (0.0, 1e8))
+    torch.testing.assert_close(far.mean - 1e8, near.mean, rtol=0, atol=1e-6)
+    torch.testing.assert_close(far.own, near.own, rtol=1e-5, atol=0)
+    covariances = [each.loadings.T @ each.loadings for each in (far, near)]
+    torch.testing.assert_close(*covariances, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("moves", [0.0, 8.0])  # 8 is the last digit of 1e8 in float32
+def test_a_constant_column_with_holes_is_not_heard(moves: float) -> None:
+    rows, target = related(200)
+    flips = torch.randint(0, 2, (200, 1), generator=torch.Generator().manual_seed(2))
+    gaps = torch.cat([holes(rows, 0.2), holes(1e8 + moves * flips, 0.2)], 1)
+    model = LiftedMLP((7, 8, 1), loss=SquaredError(), missing=True, method=FEW)
+    moved = rows.new_tensor([0.0] * 6 + [5e8])
+    answers = model.fit(gaps, target).predict(gaps.nan_to_num(1.0))
+    torch.testing.assert_close(model.predict(gaps.nan_to_num(1.0) + moved), answers)
+    torch.testing.assert_close(model.completed(gaps)[:, 6], gaps.new_full((200,), 1e8))
+
+
+def test_only_rows_that_count_are_what_is_seen() -> None:
+    rows, target = related(6_000)
+    gaps = holes(rows, 0.3)
+    weights = torch.zeros(6_000)
+    weights[1::3] = 1.0  # of every other row the prior would look at none
+    settings = dict(loss=SquaredError(), missing=True, method=Minibatch(epochs=1))
+    model = LiftedMLP((6, 4, 1), **settings).fit(gaps, target, sample_weight=weights)
+    other = LiftedMLP((6, 4, 1), **settings).fit(gaps[1::3], target[1::3])
+    torch.testing.assert_close(model.completed(gaps), other.completed(gaps))
+    gaps[1::3, 2] = torch.nan
+    refuses(DataError, "feature 2", lambda: model.fit(gaps, target, sample_weight=weights))
 
 
 @pytest.mark.parametrize("method", [FEW, FullBatch(2), "gauss-newton"])

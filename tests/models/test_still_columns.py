@@ -8,7 +8,7 @@ import torch
 from sklearn.datasets import load_diabetes, load_iris
 from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet import LiftedClassifier, LiftedRegressor, activations, losses
+from liftednet import LiftedClassifier, LiftedRegressor, activations, load, losses, save
 from liftednet.layers import concatenate, convolution, delay, dense
 from liftednet.models import FullBatch, Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.data import prepared
@@ -66,6 +66,37 @@ def test_a_recurrent_network_does_not_either(settings):
     moved = x.clone()
     moved[..., 1] = 6.0
     assert torch.allclose(model.scores(moved), model.scores(x), atol=1e-12)
+
+
+@pytest.mark.parametrize("settings", [{}, {"method": SHORT}])
+def test_what_float32_rounds_away_does_not_move_in_float64_either(settings):
+    """A column of 1e8 that moves by its last digit, of data that training has in float64."""
+    x, y = normal(60, 6, 3).float(), torch.arange(60) % 2
+    x[..., 1] = 1e8 + 8 * (x[..., 1] > 0)
+    moved = x.clone()
+    moved[..., 1] += 1e6
+    network = LiftedRNN(3, 6, 2, **settings).fit(x, y)
+    assert torch.equal(network.scores(moved), network.scores(x))
+    rows = LiftedMLP((3, 6, 2), dtype=torch.float64, **settings).fit(x[:, 0], y)
+    assert torch.equal(rows.scores(moved[:, 0]), rows.scores(x[:, 0]))
+    exact = LiftedMLP((3, 6, 2), **settings).fit(x[:, 0].double(), y)  # whose digits these are
+    assert not torch.equal(exact.scores(moved[:, 0].double()), exact.scores(x[:, 0].double()))
+
+
+def test_a_warm_start_looks_anew_at_what_moves(tmp_path):
+    """From memory and from a file alike: a column that moved by rounding, and then moves."""
+    x = normal(200, 3).float()
+    x[:, 2] = 1e6 + 0.0625 * (x[:, 2] > 0)
+    y = x[:, :1].clone()
+    model = LiftedMLP((3, 8, 1), loss=losses.SquaredError(), method=Minibatch(epochs=20))
+    again = load(save(model.fit(x, y), tmp_path / "model.safetensors"))
+    assert torch.equal(again.predict(x), model.predict(x))
+    x[:, 2] = 1e6 + 3 * normal(200, seed=5).float()
+    y += (x[:, 2:] - 1e6) / 3
+    for one in (model, again):
+        one.warm_start, one.method = True, Minibatch(epochs=60)
+        assert float((one.fit(x, y).predict(x) - y).square().mean() / y.var()) < 0.02
+    torch.testing.assert_close(again.predict(x), model.predict(x))
 
 
 def test_rows_are_found_through_what_joins_inputs():
