@@ -136,6 +136,20 @@ def _counted(rows: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | Non
     return rows[counts], weights[counts].double()
 
 
+def quantile(rows: Tensor, counts: Tensor, level: float) -> Tensor:
+    """Return the least value of every column with a share of the rows at or below it, (columns,).
+
+    Args:
+        rows: (samples, columns).
+        counts: (samples,) how often each row counts.
+        level: the share, above 0.
+    """
+    ordered, order = rows.sort(0)
+    below = counts[order].cumsum(0)
+    place = (below < level * below[-1]).sum(0, keepdim=True).clamp(max=len(rows) - 1)
+    return ordered.gather(0, place)[0]
+
+
 @dataclass(frozen=True, eq=False)
 class Weights:
     """A layer's weights.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -77,7 +78,7 @@ def judge_targets(structure: Structure, data: Data, *, whole: bool = True) -> No
 
     Args:
         structure: of the network.
-        data: as given.
+        data: as given, of which several processes have parts.
         whole: whether these are all, not a first batch.
 
     Raises:
@@ -85,23 +86,23 @@ def judge_targets(structure: Structure, data: Data, *, whole: bool = True) -> No
     """
     for term in structure.network.terms:
         y = data.values.get(term.label)
-        if y is None or not term.loss.equivariant or not len(y):
+        if y is None or not term.loss.equivariant:
             continue
-        largest, kind = float(y.abs().max()), y.dtype
-        rows = y.flatten(0, -2)  # of sequences those of every step
-        if whole and len(rows) > 1 and bool((rows == rows[0]).all()):
+        found, kind = spread(y.flatten(0, -2)), y.dtype  # of sequences of every step
+        largest = float(torch.maximum(found.low.abs(), found.high.abs()).max())
+        if whole and found.mass > 1 and found.low.equal(found.high):
             processes.warn(
-                f"y is {rows[0].squeeze().tolist()} on every row: so is every answer, and error "
-                "bars have no width."
+                f"y is {found.low.to(kind).squeeze().tolist()} on every row: so is every answer, "
+                "and error bars have no width."
             )
-        elif 0 < largest < math.sqrt(torch.finfo(torch.float64).tiny):
+        elif 0 < largest < math.sqrt(sys.float_info.min):
             raise DataError(
                 f"y reaches {largest:.3g} at most, and its square vanishes in float64: divide y by "
                 "its scale, and multiply predictions by it."
             )
         if isinstance(term.loss, Huber):
-            _judge_delta(term.loss, rows)
-        if largest * math.sqrt(y.numel()) >= math.sqrt(torch.finfo(torch.float64).max):
+            _judge_delta(term.loss, found.deviation)
+        if largest * math.sqrt(found.mass * y.shape[-1]) >= math.sqrt(sys.float_info.max):
             raise DataError(
                 f"y reaches {largest:.3g}, and sums of its squares overflow float64: divide y by "
                 "its scale, and multiply predictions by it."
@@ -114,24 +115,27 @@ def judge_targets(structure: Structure, data: Data, *, whole: bool = True) -> No
             )
 
 
-def _judge_delta(loss: Huber, y: Tensor) -> None:
+def _judge_delta(loss: Huber, deviation: Tensor) -> None:
     """Warn where delta is next to nothing in the units of an output."""
-    spread = y.double().std(0, correction=0)
-    if float(spread.max()) > _DELTAS * loss.delta:
-        output = int(spread.argmax())
+    if float(deviation.max()) > _DELTAS * loss.delta:
+        output = int(deviation.argmax())
         processes.warn(
             f"the delta of {loss!r} is in units of y, whose deviation in column {output} is "
-            f"{float(spread[output]):.3g}: nearly all errors are absolute ones, which fits follow "
-            "poorly, and error bars are too wide. Give a delta near the size of the noise, as in "
-            f"loss='huber:{0.1 * float(spread[output]):.2g}', and scale outputs of several units."
+            f"{float(deviation[output]):.3g}: nearly all errors are absolute ones, which fits "
+            "follow poorly, and error bars are too wide. Give a delta near the size of the noise, "
+            f"as in loss='huber:{0.1 * float(deviation[output]):.2g}', and scale outputs of "
+            "several units."
         )
 
 
 def judge_weights(data: Data) -> None:
     """Warn where samples count as hardly one together, as weights do whose sum is 1."""
-    if SAMPLE_WEIGHTS in data.values and len(data) > _SEVERAL and 0 < data.mass <= _NONE:
+    if SAMPLE_WEIGHTS not in data.values:
+        return
+    samples, mass = processes.total_of(len(data)), processes.total_of(data.mass)
+    if samples > _SEVERAL and 0 < mass <= _NONE:
         processes.warn(
-            f"{len(data):,} samples count as {data.mass:.3g} by their weights, beside which the "
+            f"{samples:,.0f} samples count as {mass:.3g} by their weights, beside which the "
             "penalty is everything. Give weights whose mean is 1."
         )
 

@@ -239,7 +239,7 @@ def completion_of(network: Network, data: Data) -> Completion:
         data = data.take((weights > 0).nonzero()[:, 0])
         weights = data.values[SAMPLE_WEIGHTS]
     for variable in incomplete:
-        names = [x for x in (variable, *labels) if x in data.values]
+        names: list[Input | Label] = [variable, *(x for x in labels if x in data.values)]
         rows = torch.cat([data.values[x] for x in names], 1)
         unseen = rows.isnan().all(0).nonzero()
         if len(unseen):

@@ -293,7 +293,8 @@ class Lifted(Prepared):
                 seen = whole.take(processes.share_of(len(whole)).own(numbers)).aligned()
             problem.point = self._first_blocks(structure, seen, standardization, choice)
         if held is not None:
-            problem.validate = partial(self._mean_loss, structure, whole, held)
+            forward = isinstance(method, GaussNewton)
+            problem.validate = partial(self._mean_loss, structure, whole, held, forward)
         identity = partial(described_training, self, structure, method, raw)
         problem.data, problem.seen = data, seen
         if constraints and isinstance(method, Global):

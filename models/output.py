@@ -19,7 +19,7 @@ from liftednet.losses import Quantile
 from liftednet.network import Network, Term
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.problems import WeightFit
-from liftednet.samples import Design, Weights
+from liftednet.samples import Design, Weights, quantile
 from liftednet.solvers import solve
 from liftednet.solvers.generalized_linear import GeneralizedLinear
 
@@ -105,8 +105,7 @@ def refitted(
     order = torch.randperm(share.samples, generator=generator)
     parts = order.tensor_split([share.samples // _HELD])
     values = dict(zip(structure.parameters, weights, strict=True))
-    with processes.agreed():
-        held, rest = (_fits(structure, values, data, share.own(part)) for part in parts)
+    held, rest = (_fits(structure, values, data, share.own(part)) for part in parts)
     for parameter, fit in rest.items():
         values[parameter] = _OutputFit(fit, held[parameter], values[parameter]).chosen(solver)
     return [values[parameter] for parameter in structure.parameters]
@@ -129,10 +128,7 @@ def levelled(structure: Structure, weights: Sequence[Weights], data: Data) -> li
         if own.bias is None or type(term.state.activation) is not Identity:
             continue
         u, y, counts = compared(term, data, structure.passed({**data.values, **values}))
-        short, order = (y - u).sort(0)
-        below = counts[order].cumsum(0)
-        cut = (below < term.loss.level * below[-1]).sum(0, keepdim=True)
-        shift = short.gather(0, cut.clamp(max=len(short) - 1))[0]
+        shift = quantile(y - u, counts, term.loss.level)
         values[last] = replace(own, bias=own.bias + shift.to(own.bias))
     return [values[parameter] for parameter in structure.parameters]
 

@@ -25,6 +25,7 @@ from .forward_pass import refuse_overflow
 from .incomplete import WHOLE, Completion
 from .methods import Method
 from .methods.descent import largest_residual
+from .methods.gauss_newton import GaussNewton
 from .settings import Settings
 from .standardization import RAW, Standardization
 from .trace import Ending, Problem, Trace
@@ -222,7 +223,10 @@ class Predictor(Settings):
     def _blocks(self) -> Blocks:
         fitted = self._known
         if fitted.blocks is None:
-            blocks = self._blocks_at(fitted.structure, self._on_data(), fitted.weights)
+            method = None if fitted.trace is None else fitted.trace.method
+            blocks = self._blocks_at(
+                fitted.structure, self._on_data(), fitted.weights, isinstance(method, GaussNewton)
+            )
             self._fit = fitted = replace(fitted, blocks=blocks)
         assert fitted.blocks is not None  # made just now
         return fitted.blocks
@@ -237,13 +241,18 @@ class Predictor(Settings):
             )
         return data
 
-    def _blocks_at(self, structure: Structure, data: Data, weights: Sequence[Weights]) -> Blocks:
-        """Return the blocks after a forward pass; output states minimize their own fit."""
+    def _blocks_at(
+        self, structure: Structure, data: Data, weights: Sequence[Weights], forward: bool = False
+    ) -> Blocks:
+        """Return the blocks after a forward pass.
+
+        Output states minimize their own fit, but where they are to be those of the pass, too.
+        """
         values = {**data.values, **dict(zip(structure.parameters, weights, strict=True))}
         values = structure.passed(values)
         blocks = Blocks(structure, values, data.last_only)
         for term in self.network.terms:
-            if term.state is not None and term.label in values:
+            if term.state is not None and term.label in values and not forward:
                 fit = blocks.state_fit(term.state)
                 with processes.agreed():
                     if len(data):

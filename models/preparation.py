@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from liftednet import processes
 from liftednet.errors import DataError
+from liftednet.layers.expression import SAMPLE_WEIGHTS
 from liftednet.layers.modules import Mapped
 from liftednet.network import Network
 from liftednet.power import Power
@@ -82,6 +83,22 @@ def _work(network: Network, method: Method, X: Any) -> int:
     return rows * max(products, default=0)
 
 
+def _weighed(data: Data) -> Data:
+    """Return data without weights where these are 1 on all processes, which changes no digit.
+
+    Raises:
+        DataError: all are 0.
+    """
+    weights = data.values.get(SAMPLE_WEIGHTS)
+    if weights is None:
+        return data
+    other, some = processes.largest([bool((weights != 1).any()), bool(weights.any())]).bool()
+    if not some:
+        raise DataError("sample weights must not be all zero, as they are on every process.")
+    kept = {x: v for x, v in data.values.items() if other or x is not SAMPLE_WEIGHTS}
+    return replace(data, values=kept)
+
+
 _TRIED, _TRIAL = ("orthogonal", "gaussian", "orthogonal"), 8  # recurrent starts, steps with each
 _LONGEST = "identity"  # where none of them learns: it remembers most steps, and learns sums worst
 
@@ -111,6 +128,7 @@ class Prepared(Predictor):
             found = self._checked_data(X, y, lengths, sample_weight, dtype, several)
         if several:
             refuse_shares(self.network, found)
+            found = _weighed(found)
         elif not len(found):
             raise DataError(f"X is empty: shape {tuple(getattr(X, 'shape', ()))}.")
         return found
@@ -137,7 +155,8 @@ class Prepared(Predictor):
         self, data: Data, goes_on: bool, lipschitz: float | None = None
     ) -> Standardization:
         """Return what stands between data and weights: that of before, or that of the data."""
-        if goes_on and self._fit is not None and (before := self._fit.standardization.moments):
+        if goes_on and self._fit is not None and self._fit.standardization.moments:
+            before = self._known.standardization.moments
             return standardization_of(self.network, data, before=before)
         if self.standardize is False:
             return RAW
@@ -192,7 +211,7 @@ class Prepared(Predictor):
         weights = self._weights_to_begin_with(structure, data, standardization, self.warm_start)
         if choice.before is not None and before is None:
             weights = self._after_batches(choice.before, structure, data, weights)
-        blocks = self._blocks_at(structure, data, weights)
+        blocks = self._blocks_at(structure, data, weights, together is not None)
         if before is None or together or before.blocks is None or before.data is None:
             return blocks
         if before.data.equal(data):
@@ -227,7 +246,7 @@ class Prepared(Predictor):
             weights = feasible(self._drawn(start, generator), structure.penalties.values())
             weights = [layer.to(data.like) for layer in weights]
             weights = settled_start(structure, weights, standardization.still)
-            blocks = self._blocks_at(structure, data, weights)
+            blocks = self._blocks_at(structure, data, weights, forward=True)
             with torch.no_grad():
                 taken = list(brief.take_steps(Problem(blocks)))
             looks = [step.evidence for step in taken if step and step.evidence is not None]
@@ -237,11 +256,12 @@ class Prepared(Predictor):
         return tried(_LONGEST)[-1] if is_useless(structure, data, best.values) else best
 
     def _mean_loss(
-        self, structure: Structure, data: Data, numbers: Tensor, weights: Sequence[Weights]
-    ) -> float:
+        self, structure: Structure, data: Data, numbers: Tensor, forward: bool,
+        weights: Sequence[Weights],
+    ) -> float:  # fmt: skip
         """Return the loss of some samples at their forward pass, some of them at a time."""
         total = 0.0
         with processes.agreed():
             for part in data.parts(numbers, structure.states):
-                total += self._blocks_at(structure, part, weights).own_sum()
+                total += self._blocks_at(structure, part, weights, forward).own_sum()
         return processes.total_of(total) / processes.total_of(len(numbers))

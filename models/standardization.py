@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.activations import Identity
 from liftednet.errors import DataError
 from liftednet.layers.dense import Dense
@@ -30,7 +31,7 @@ from liftednet.losses import Loss
 from liftednet.network import Label, Network, State, Term, ends_of
 from liftednet.penalties import Penalty
 from liftednet.power import Power
-from liftednet.samples import Spread, Weights, spread
+from liftednet.samples import Spread, Weights, quantile, spread
 
 from .block import rows_that_count
 from .data import Data
@@ -360,7 +361,8 @@ def spreads_of(network: Network, data: Data) -> Spreads:
             rows, weights = rows_that_count(
                 data.values, data.last_only, term.label, term.argument, y
             )
-            found[term.label] = spread(_near(rows) if term.loss.robust else rows, weights)
+            near = _near(rows, weights) if term.loss.robust else rows
+            found[term.label] = spread(near, weights)
     return found
 
 
@@ -409,9 +411,11 @@ def _still(
     return still
 
 
-def _near(y: Tensor) -> Tensor:
-    """Return targets without what is far from the middle half of them."""
-    low, high = (y.quantile(q, 0) for q in (0.25, 0.75))
+def _near(y: Tensor, weights: Tensor | None) -> Tensor:
+    """Return targets without what is far from the middle half of those of all processes."""
+    counts = y.new_ones(len(y)) if weights is None else weights
+    every, counts = processes.joined(y), processes.joined(counts).double()
+    low, high = (quantile(every, counts, level) for level in (0.25, 0.75))
     reach = torch.where(high > low, _MOST_QUARTILES * (high - low), math.inf)
     return torch.maximum(torch.minimum(y, high + reach), low - reach)
 

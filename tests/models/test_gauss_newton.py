@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from liftednet import activations
 from liftednet.activations import ReLU
-from liftednet.losses import SquaredError
+from liftednet.losses import Huber, SquaredError
 from liftednet.models import GaussNewton, LiftedMLP, LiftedRNN, choice
 from liftednet.models.methods.gauss_newton import forward_of
 from liftednet.penalties import Nonnegative, SpectralNorm, SquaredFrobenius
@@ -113,6 +113,26 @@ def test_steps_across_kinks_go_on_from_any_of_them():
     how: dict[str, Any] = {"objective": found[-2].objective, "crossed": found[-2].crossed}
     (again, *_) = steps(forward, found[-2].point, 1e-9, **how)
     assert torch.equal(again.point, found[-1].point)
+
+
+@pytest.mark.parametrize("options", [{}, {"early_stopping": True}])
+def test_the_objective_is_that_of_the_forward_pass_that_was_trained(options, generator):
+    """Of Huber's loss, whose output states could go between answers and targets, by weights."""
+    x = torch.randn(60, 3, generator=generator, dtype=torch.float64)
+    y = (x[:, :1] * x[:, 1:2]).where(torch.arange(60)[:, None] % 9 > 0, 5.0)
+    weights = torch.rand(60, generator=generator).double() + 0.5
+    model = LiftedMLP(
+        (3, 4, 1), activations.Tanh(), Huber(0.3), method=GaussNewton(5), rho=1e-3,
+        standardize=False, **options,
+    ).fit(x, y, sample_weight=weights)  # fmt: skip
+    away = (model.forward(x) - y).abs()
+    each = torch.where(away <= 0.3, away.square() / 2, 0.3 * away - 0.045)[:, 0]
+    squares = sum(float(layer.matrix.square().sum()) for layer in model.weights)
+    wanted = float(weights @ each) + 1e-3 * squares
+    assert model.objective() == pytest.approx(wanted, rel=1e-9)
+    assert not max(model.gap())
+    if not options:
+        assert trace_of(model).objectives[-1] == pytest.approx(wanted, rel=1e-9)
 
 
 def test_exchanged_units_are_those_by_which_outputs_vary_least():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,7 +133,7 @@ def test_only_rows_that_count_are_what_is_seen() -> None:
     gaps = holes(rows, 0.3)
     weights = torch.zeros(6_000)
     weights[1::3] = 1.0  # of every other row the prior would look at none
-    settings = dict(loss=SquaredError(), missing=True, method=Minibatch(epochs=1))
+    settings: dict[str, Any] = {"loss": SquaredError(), "missing": True, "method": Minibatch(1)}
     model = LiftedMLP((6, 4, 1), **settings).fit(gaps, target, sample_weight=weights)
     other = LiftedMLP((6, 4, 1), **settings).fit(gaps[1::3], target[1::3])
     torch.testing.assert_close(model.completed(gaps), other.completed(gaps))

@@ -21,7 +21,7 @@ from liftednet import LiftedClassifier, lift
 from liftednet.activations import Sigmoid, Tanh
 from liftednet.data import shard
 from liftednet.errors import DataError, LiftedError
-from liftednet.losses import CrossEntropy
+from liftednet.losses import CrossEntropy, Huber, SquaredError
 from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.penalties import L1
 from liftednet.solvers import base
@@ -137,6 +137,35 @@ def test_scales_validation_weights_and_starts_are_those_of_all_samples() -> None
         _alike(found, whole)
 
 
+def _uneven(rank: int, shares: tuple[int, ...]) -> list[Found]:
+    """What is asked of all samples: quartiles, whether weights are 1, rows of the last layer."""
+    x, y = _rows()
+    rows, found = _own(rank, shares), []
+    far = (x[:, :1] * x[:, 1:2] / 10).where(torch.arange(60)[:, None] % 9 > 0, 1e4)
+    some, ones = x[:, 3].abs().round(), x.new_ones(60)
+    ones[0], some[30:] = 2.0, 0.0  # all weigh alike, or nothing, in a share
+    numbers: dict[str, Any] = {"loss": Huber(1.0)}
+    own, few = Minibatch(2, 20), GaussNewton(2)
+    for model, inputs, targets, weights in (
+        (LiftedMLP((6, 5, 1), method=own, **numbers), x, far, None),
+        (LiftedMLP((6, 5, 1), method=own, **numbers), x, far, some),
+        (LiftedMLP((6, 5, 1), Tanh(), method=few, **numbers), x, far, some),
+        (LiftedMLP((6, 5, 3), method=own), x, y, ones),
+        (LiftedMLP((6, 5, 3), method=own, refit_output=True), x, y, some),
+        (LiftedRNN(2, 2, 1, loss=SquaredError(), method=own), x.view(-1, 3, 2), x[:, :1], None),
+    ):  # fmt: skip
+        weighed = None if weights is None else weights[rows]
+        found.append(_found(model.fit(inputs[rows], targets[rows], sample_weight=weighed)))
+    return found
+
+
+def test_shares_of_any_size_and_weight_make_the_fit_of_all() -> None:
+    [one] = in_processes(1, _uneven, (60,))
+    first, *_ = in_processes(3, _uneven, (13, 0, 47))
+    for found, whole in zip(first, one, strict=True):
+        _alike(found, whole)
+
+
 def _loaded(rank: int, size: int) -> tuple[float, list[int]]:
     x, y = _rows()
     data = TensorDataset(x, y)
@@ -201,6 +230,7 @@ def _refusals(rank: int) -> list[str]:
         _refusal(lambda: plain.fit(own[:0], labels[:0])),
         _refusal(lambda: plain.fit(DataLoader(data, 5 - rank))),
         _refusal(lambda: plain.fit(own, labels, sample_weight=labels + 1.0 if rank else None)),
+        _refusal(lambda: plain.fit(own, labels, sample_weight=labels * 0.0)),
         _refusal(lambda: LiftedMLP((6, 4, 3), solver="reference", method="full").fit(own, labels)),
         _refusal(lambda: lifted.fit(own.float(), labels)),
         _refusal(lambda: LiftedClassifier((4,)).fit(own.numpy(), labels.numpy())),
@@ -214,7 +244,7 @@ REFUSED = (
     "processes 0 and 1 have brought the same rows",
     "at least two classes among the labels of all processes", "X is empty on every process",
     r"\[2, 3\] batches, and need equally many",
-    "the same: sample_weight is given on process 1, and None",
+    "the same: sample_weight is given on process 1, and None", "not be all zero",
     "CVXPY, which needs all samples in one process", "takes the statistics of a batch",
     "an estimator needs all samples in one process",
 )  # fmt: skip
