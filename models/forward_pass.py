@@ -45,6 +45,8 @@ def passed_forward(
     activate: Activate,
     known: dict[int, Any] | None = None,
     rules: Rules | None = None,
+    *,
+    ends: bool = False,
 ) -> Values:
     """Return the values with the states of a forward pass; differentiable, nothing in place.
 
@@ -57,6 +59,8 @@ def passed_forward(
         known: is given the values of layers, by id, that are made for all steps at once.
         rules: in place of `activate` where a recurrent layer runs over all steps at once; None
             where none does.
+        ends: whether nothing is passed back to steps beyond the lengths of sequences, step by step;
+            rules that ask nothing of them where they are not pushed need no look.
     """
     found = dict(values)
     known = {} if known is None else known
@@ -64,9 +68,10 @@ def passed_forward(
         if runs_alone(group):
             state = group[0]
             u = value_of(state.argument, found, known)
-            found[state] = counted_steps(state, activate(state, u), found)
+            activated = _until_end(activate, state, found) if ends and state.sequence else activate
+            found[state] = counted_steps(state, activated(state, u), found)
         else:
-            for state, rows in _over_time(group, found, known, activate, rules).items():
+            for state, rows in _over_time(group, found, known, activate, rules, ends).items():
                 found[state] = rows
     return found
 
@@ -79,6 +84,15 @@ def refuse_overflow(outputs: Sequence[Tensor]) -> None:
                 f"the forward pass overflows {output.dtype}: its output is NaN or infinite. Scale "
                 "the inputs, or take torch.float64."
             )
+
+
+def _until_end(
+    activate: Activate, state: State, values: Values, step: int | None = None
+) -> Activate:
+    """Return what activates states, of a step or of all, and passes back what counts of slopes."""
+    valid = values[TIME].longer(state.initial_steps).valid.unsqueeze(-1)
+    counts = valid if step is None else valid[step]
+    return lambda state, u: activate(state, u.where(counts, u.detach()))
 
 
 def runs_alone(group: Sequence[State]) -> bool:
@@ -99,13 +113,14 @@ def _over_time(
     known: dict[int, Any],
     activate: Activate,
     rules: Rules | None,
+    ends: bool,
 ) -> dict[State, Tensor]:
     cell = group[0].cell
-    if rules is not None and cell is not None and set(cell.states) == set(group):
+    if rules is not None and cell is not None and set(cell.states) == set(group) and not ends:
         found = cell.run(values, known, rules)
     else:
-        fast = _driven(group, values, activate) if len(group) == 1 else None
-        states = _stepwise(group, values, known, activate) if fast is None else [fast]
+        fast = _driven(group, values, activate) if len(group) == 1 and not ends else None
+        states = _stepwise(group, values, known, activate, ends) if fast is None else [fast]
         found = dict(zip(group, states, strict=True))
     return {state: counted_steps(state, rows, values) for state, rows in found.items()}
 
@@ -192,7 +207,7 @@ class _Moment:
 
 
 def _stepwise(
-    group: Sequence[State], values: Values, known: dict[int, Any], activate: Activate
+    group: Sequence[State], values: Values, known: dict[int, Any], activate: Activate, ends: bool
 ) -> list[Tensor]:
     """Return states that depend on one another through delays, (steps, samples, units) each."""
     cut: dict[int, tuple[Tensor, ...]] = {}
@@ -208,7 +223,8 @@ def _stepwise(
     rows, moment = [], None
     for step, like in enumerate(_zeros(group[0], values).unbind()):
         moment = _Moment(values, like, partial(given, step), moment)
-        rows.append(moment.pass_forward(group, activate))
+        activated = _until_end(activate, group[0], values, step) if ends else activate
+        rows.append(moment.pass_forward(group, activated))
     return [torch.stack(found) for found in zip(*rows, strict=True)]
 
 

@@ -163,6 +163,12 @@ class BatchGradients:
         self.structure = structure
         layers, (term, *_) = structure.network.chain() or [], structure.network.terms
         pinned = term.state is None and term.argument in layers[-1:]
+        # A divergence that a forward pass leaves above 0 asks for something without a push, too.
+        self._pulled_at_ends = any(
+            state.activation.margin is not None
+            or (state.sequence and not isinstance(structure.divergences[state], Tight))
+            for state in structure.states
+        )
         self._chained = pinned and [x.weights for x in layers] == structure.parameters
 
     def counts(self, batch: Data) -> Counts:
@@ -195,8 +201,9 @@ class BatchGradients:
             mean: weight of a sample.
         """
         rules = partial(self._rule, batch, max(counts.rows) * mean)
-        if not self._chained:
-            return self._by_autograd(batch, weights, counts, mean, rules)
+        ends = TIME in batch.values and not batch.values[TIME].full and self._pulled_at_ends
+        if ends or not self._chained:
+            return self._by_autograd(batch, weights, counts, mean, rules, ends)
         # A product of a hundred rows takes no longer than a node of autograd's graph.
         values, passed = dict(batch.values), list[tuple[Tensor, Rule | None]]()
         inputs: list[Tensor] = [values[self.structure.network.inputs[0]]]
@@ -220,15 +227,16 @@ class BatchGradients:
     @torch.enable_grad()
     @batch_statistics()
     def _by_autograd(
-        self, batch: Data, weights: Sequence[Weights], counts: Counts, mean: float, rules: Rules
-    ) -> tuple[Tensor, list[LayerGradient], Values]:
+        self, batch: Data, weights: Sequence[Weights], counts: Counts, mean: float, rules: Rules,
+        ends: bool,
+    ) -> tuple[Tensor, list[LayerGradient], Values]:  # fmt: skip
         """Return the same of any graph."""
         parameters, terms = self.structure.parameters, self.structure.network.terms
         leaves = [_leaf(layer) for layer in weights]
         given = {**batch.values, **dict(zip(parameters, leaves, strict=True))}
         known: dict[int, Tensor] = {}
         activate = partial(self._activated, rules)
-        values = passed_forward(self.structure.groups, given, activate, known, rules)
+        values = passed_forward(self.structure.groups, given, activate, known, rules, ends=ends)
         outputs = [_scores(term.argument, values, known) for term in terms]
         losses, tops, slopes = zip(
             *self._output_gradients(batch, counts, mean, outputs), strict=True

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from liftednet import LiftedSequenceClassifier, activations
+from liftednet import LiftedSequenceClassifier, Network, activations
 from liftednet.errors import DataError, DeclarationError, NotFittedError
-from liftednet.losses import BinaryCrossEntropy, SimplexCrossEntropy, SquaredError
-from liftednet.models import FullBatch, GaussNewton, LiftedRNN, Minibatch
+from liftednet.layers import concatenate, delay, dense
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
+from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedRNN, Minibatch
 from liftednet.solvers.newton_states import NewtonOverTime
 from tests.models.networks import refuses, told, trace_of
 
@@ -75,6 +76,27 @@ def test_padding_changes_nothing(generator, kind):
         alone = long.forward(x[sample : sample + 1, :length])
         torch.testing.assert_close(outputs[sample, :length], alone[0])
         torch.testing.assert_close(expected[sample, :length], alone[0])
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_steps_beyond_the_ends_ask_nothing_of_relaxed_states(recurrent, generator):
+    """Where the divergence of a forward pass is above 0, as the joint one is at kinks."""
+    network = Network()
+    x = network.input(2, sequence=True)
+    below = network.state(activations.LeakyReLU(0.2), dense(concatenate(x, delay(x)), 5))
+    last = network.state(activations.ReLU(), units=4)
+    last.of(dense(concatenate(below, delay(last)), 4) if recurrent else dense(below, 4))
+    network.loss(CrossEntropy(), dense(last, 2))
+    given = torch.randn(40, 6, 2, generator=generator, dtype=torch.float64)
+    lengths = torch.randint(1, 7, (40,), generator=generator)
+    longer = torch.cat([given, given.new_zeros(40, 5, 2)], 1)
+    y, method = (given[:, 0, 0] > 0).long(), Minibatch(3)
+    one, other = (
+        Lifted(network, divergence="joint", method=method).fit(rows, y, lengths=lengths)
+        for rows in (given, longer)
+    )
+    for layer, another in zip(one.weights, other.weights, strict=True):
+        torch.testing.assert_close(layer.stacked(), another.stacked(), rtol=1e-9, atol=1e-9)
 
 
 def test_noise_of_few_sequences_is_not_followed(generator):
