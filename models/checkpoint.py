@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import signal
@@ -113,9 +114,12 @@ class Keeper:
                     _take_place(self._path, resume, held)
                 if resume and self._path.exists():
                     self._saved = _read(self._path)
-            there = processes.gathered([self._saved is not None])
-            if bool(there.any()) and not bool(there.all()):
-                raise DataError(f"{self._path} must be where every process can read it.")
+            told = "" if self._saved is None else json.dumps(self._saved[0])
+            if len(set(processes.texts(hashlib.sha256(told.encode()).hexdigest()))) > 1:
+                raise DataError(
+                    f"{self._path} must be where every process can read it: some read another "
+                    "file there, or none."
+                )
             self._owned = held.pop_all()
         self._last = time.monotonic()
 
@@ -158,12 +162,14 @@ class Keeper:
         about, _, tensors = saved
         self.resumed = True
         own = share_of(samples).rows if processes.size() > 1 else None
-        try:
-            steps = [_step(values) for values in about["steps"]]
-            memory = unpacked(about["memory"], tensors, device, own)
-            return memory, Trace(float(about["start"]), steps)
-        except OF_BAD_VALUES as error:
-            raise self.unusable(error) from error
+        with processes.agreed():
+            try:
+                steps = [_step(values) for values in about["steps"]]
+                memory = unpacked(about["memory"], tensors, device, own)
+                trace = Trace(float(about["start"]), steps)
+            except OF_BAD_VALUES as error:
+                raise self.unusable(error) from error
+        return memory, trace
 
     def unusable(self, error: Exception) -> DataError:
         """Return what to raise where what a file holds is of other kinds than what was written."""
@@ -261,7 +267,7 @@ class Keeper:
             metadata = {"format": _FORMAT, "version": _VERSION, "run": text}
             if processes.rank() == 0:
                 replace_file(self._path, tensors, metadata)
-            self._kept = held
+            written = True
         except (OSError, MemoryError) as error:
             reason = getattr(error, "strerror", None) or "memory has run out"
             kept = "the last one stands" if self._path.exists() else "there is none yet"
@@ -271,7 +277,9 @@ class Keeper:
                     f"on, and {kept}.",
                     RuntimeWarning,
                 )
-            self._told = True
+            self._told, written = True, False
+        if bool(processes.gathered([written]).all()):  # else all of them try again at the end
+            self._kept = held
         self._last = time.monotonic()
 
 

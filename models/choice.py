@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +107,18 @@ def shape_of(settings: Settings, X: Any, y: Any) -> DataShape | None:
     each = (of_steps(as_tensor("y", array)) for array in arrays)
     apart = any(x.sequence for x in inputs) and any(each)
     answers = int(steps) if apart else 1
-    return DataShape(int(processes.total_of(samples)), int(steps), answers, holes)
+    return DataShape(int(samples), int(steps), answers, holes)
+
+
+def shape_of_all(own: DataShape | None) -> DataShape | None:
+    """Return the shape of the samples of all processes, None where those of one have none."""
+    if processes.size() == 1:
+        return own
+    rows = processes.gathered([-1.0] * len(fields(DataShape)) if own is None else astuple(own))
+    if bool((rows < 0).any()):
+        return None
+    steps, answers, unseen, loader = rows[:, 1:].amax(0).long().tolist()
+    return DataShape(int(rows[:, 0].sum()), steps, answers, bool(unseen), bool(loader))
 
 
 def choose(settings: Settings, structure: Structure, data: DataShape | None) -> Choice:

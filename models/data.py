@@ -505,14 +505,15 @@ class LoaderBatches:
         self._before_first = self.memory()
         self._begin_pass()
         pairs, read, found = iter(self._loader), list[Any](), list[Data]()
-        for pair in pairs:
-            read.append(pair)
-            found.append(self._prepared(pair))
-            self._dtype = found[0].like.dtype
-            if TIME in found[0].values or sum(map(len, found)) >= _FIRST:
-                break
-        if not found:
-            raise DataError("the DataLoader has yielded no batch.")
+        with processes.agreed():
+            for pair in pairs:
+                read.append(pair)
+                found.append(self._prepared(pair))
+                self._dtype = found[0].like.dtype
+                if TIME in found[0].values or sum(map(len, found)) >= _FIRST:
+                    break
+            if not found:
+                raise DataError("the DataLoader has yielded no batch.")
         self._begun, mean = chain(read, pairs), sum(map(len, found)) / len(found)
         own = round(mean * self._length) if self._own is None else self._own
         self.samples = int(processes.total_of(own))
@@ -546,17 +547,35 @@ class LoaderBatches:
             )
 
     def memory(self) -> list[Tensor]:
-        """Return the states of torch's generators before the pass that comes next."""
+        """Return the states of torch's generators before the pass that comes next.
+
+        Those of all processes, (processes, bytes), where there are several.
+        """
         if self._begun is not None:
             return self._before_first
         states = [torch.get_rng_state(), *(each.get_state() for each in self._generators())]
+        if processes.size() > 1:
+            states = [processes.joined(state.unsqueeze(0)) for state in states]
         return [*states, torch.tensor(self._passes)] if self._numbered else states
 
     def recall(self, memory: list[Tensor]) -> None:
-        """Bring the generators to states; a pass that has begun is forgotten."""
-        self._begun = None
-        torch.set_rng_state(memory[0])
-        for generator, state in zip(self._generators(), memory[1:], strict=False):
+        """Bring the generators to states; a pass that has begun is forgotten.
+
+        Raises:
+            DataError: they are those of another number of processes.
+        """
+        before = len(memory[0]) if memory[0].ndim > 1 else 1
+        if before != processes.size():
+            raise DataError(
+                "a training by a DataLoader goes on with as many processes as it began with, "
+                f"{before}, each with its own generators; there are {processes.size()}."
+            )
+        self._begun, generators = None, self._generators()
+        own = memory[: 1 + len(generators)]
+        if before > 1:  # torch reads a state from where its storage begins
+            own = [x[processes.rank()].clone() for x in own]
+        torch.set_rng_state(own[0])
+        for generator, state in zip(generators, own[1:], strict=True):
             generator.set_state(state)
         if self._numbered:
             self._passes = int(memory[-1])

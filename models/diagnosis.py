@@ -147,13 +147,15 @@ def judge_copies(data: Data) -> None:
     """
     over_time = TIME in data.values
     different = data if over_time else data.merged()
-    if data.mass <= _COPIES * len(different):
+    count, mass = processes.total_of(len(different)), processes.total_of(data.mass)
+    if mass <= _COPIES * count:
         return
     values = (x for n, x in different.values.items() if n is not SAMPLE_WEIGHTS)
     most = max(_KINDS, len(different) / 2)
-    if over_time or any(len(c.unique()) > most for x in values for c in x.flatten(1).T):
+    many = over_time or any(len(c.unique()) > most for x in values for c in x.flatten(1).T)
+    if processes.largest([many]).any():
         processes.warn(
-            f"{len(different):,} different samples count as {data.mass:.0f}, by weights or as "
+            f"{count:,.0f} different samples count as {mass:.0f}, by weights or as "
             "copies of each other: the evidence takes all as independent, the fit follows their "
             "noise, and error bars are too narrow. Give each once, with weights whose mean is 1."
         )
@@ -336,7 +338,9 @@ def _outlying(structure: Structure, data: Data) -> Iterator[str]:
         values = data.values[variable]
         own = values[data.values[TIME].valid] if variable.sequence else values
         step = -(-len(own) // _LOOKED) or 1
+        first = processes.share_of(len(own)).first
         rows = processes.joined(own[::step])
+        numbers = processes.joined(torch.arange(first, first + len(own), step, device=own.device))
         some = rows[:: -(-len(rows) // _CENTERED) or 1]
         distance = (rows - some.median(0).values).abs_()
         largest = distance.amax(0)
@@ -353,7 +357,7 @@ def _outlying(structure: Structure, data: Data) -> Iterator[str]:
         far, widest = away[:, outlying].any(1), int(times.argmax())
         yield (
             f"in {int(far.sum())} of the {len(far)} rows of input {number}, the first of them row "
-            f"{step * int(far.nonzero()[0])}, a feature lies far from all others (feature "
+            f"{int(numbers[far][0])}, a feature lies far from all others (feature "
             f"{int(features[widest])} {float(times[widest]):.3g} times as far "
             "from its median as in any other row), which look alike beside it: leave them out, "
             "clip them, say that they are missing, or take another scale, such as logarithms."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -60,8 +60,23 @@ def _line(part: Any, names: Sequence[str]) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return how a value prints, without places in memory, which are others in every run."""
-    return re.sub(r" at 0x\w+", "", repr(value))
+    """Return how a value prints, without places in memory, which are others in every run.
+
+    Tensors print some digits of some of their entries: their checksums tell the others.
+    """
+    printed, inside = re.sub(r" at 0x\w+", "", repr(value)), [*_tensors(value)]
+    return f"{printed} of checksum {digest(*inside)}" if inside else printed
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors that a value is declared with."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _tensors(one)
+    elif is_dataclass(value):
+        yield from _tensors([getattr(value, one.name) for one in fields(value)])
 
 
 def described_training(
@@ -143,12 +158,17 @@ def refuse_unlike(model: Any, structure: Structure, method: Method, **given: Any
         method: of training.
         given: what `fit` was given, of which its kind must be the same.
     """
-    names = ("warm_start", "dtype", "is_fitted")
+    names = ("warm_start", "dtype", "lipschitz", "is_fitted")
     about = {
         **_described_settings(model, structure, method),
         **{name: str(getattr(model, name)) for name in names},
         **{name: _kind(value) for name, value in given.items()},
     }
+    if model.warm_start and model.is_fitted:
+        known = model._known
+        before = [*(layer.stacked() for layer in known.weights)]
+        before += known.standardization.packed(model.network).values()
+        about["weights of the last fit"] = digest(*before)
     _refuse_unequal("the processes of a fit must be told the same", about)
 
 
@@ -169,12 +189,13 @@ def _kind(value: object) -> str:
     return "a DataLoader" if isinstance(value, DataLoader) else "given"
 
 
-def refuse_shares(network: Network, data: Data) -> None:
+def refuse_shares(network: Network, data: Data, *, whole: bool = True) -> None:
     """Raise `DataError` on every process where their rows cannot be those of one fit.
 
     Args:
         network: whose data they are.
         data: of this process.
+        whole: whether these are all, not the first batches, which may be of one class.
     """
     about = {str(x): _kind_of_rows(v) for x, v in data.values.items()}
     _refuse_unequal("the rows of all processes must be of one kind", about)
@@ -190,7 +211,7 @@ def refuse_shares(network: Network, data: Data) -> None:
                 f"{'sequences' if TIME in data.values else 'rows'}, which would count twice: each "
                 "brings its own, as X[liftednet.data.shard(len(X))] of an array that all can read."
             )
-    for term in network.terms:
+    for term in network.terms if whole else ():
         if isinstance(term.loss, CrossEntropy | SimplexCrossEntropy):
             _refuse_one_class(data.values[term.label].flatten(0, -2), type(term.loss).__name__)
 

@@ -26,10 +26,10 @@ from liftednet.samples import Weights
 
 from .block import Structure
 from .checkpoint import Checkpoint, Keeper
-from .choice import Choice, choose, shape_of
+from .choice import Choice, choose, shape_of, shape_of_all
 from .data import ArrayBatches, ArrayLike, Arrays, Data, Lengths, LoaderBatches, hold_out
 from .diagnosis import judge_targets, judge_weights, scale_hint, warn_of
-from .fingerprint import described_training, refuse_unlike
+from .fingerprint import described_training, refuse_shares, refuse_unlike
 from .incomplete import WHOLE, completion_of
 from .methods import COUNTED, Method
 from .methods.descent import FullBatch
@@ -156,6 +156,9 @@ class Lifted(Prepared):
         if confidence is not None:
             from .warranty import fit_with_warranty
 
+            with processes.together(self.device):
+                _refuse_several("a warranty needs")
+
             fit_with_warranty(
                 self, (X, y, lengths, sample_weight), constraints, confidence, held_out, strict,
                 progress=progress, on_step=on_step, checkpoint=checkpoint, resume=resume,
@@ -169,7 +172,10 @@ class Lifted(Prepared):
         with torch.inference_mode(False), processes.together(self.device):
             with processes.agreed():
                 structure, _ = self.checked()
-                choice = choose(self, structure, shape_of(self, X, y))
+                shape = shape_of(self, X, y)
+            shape = shape_of_all(shape)
+            with processes.agreed():
+                choice = choose(self, structure, shape)
             if processes.size() > 1:
                 refuse_unlike(
                     self, structure, choice.method, X=X, y=y, lengths=lengths,
@@ -177,10 +183,7 @@ class Lifted(Prepared):
                     constraints=constraints or None,
                 )  # fmt: skip
                 if constraints:
-                    raise DataError(
-                        "constraints on scores need all samples in one process, and "
-                        f"{processes.size()} share them."
-                    )
+                    _refuse_several("constraints on scores need")
             given, search = (X, y, lengths, sample_weight), None
             if constraints and not isinstance(X, DataLoader):
                 from .constraints import refuse_unmet
@@ -258,6 +261,7 @@ class Lifted(Prepared):
         judge_weights(raw)
         most = method.batch_size if isinstance(method, Minibatch) else Minibatch().batch_size
         few = len(raw) <= most and processes.size() == 1 and TIME not in raw.values
+        few = few and not self.early_stopping  # which holds out rows, whatever equals them
         some = raw.merged() if few and not isinstance(method, FullBatch) else raw
         completion = completion_of(self.network, some)
         standardization = self._standardization(
@@ -290,6 +294,8 @@ class Lifted(Prepared):
             if some is not raw:
                 whole = seen = standardization.of(completion.of(some)).aligned()
             if numbers is not None:
+                # in order, as rows of several processes are, which go on from each other's files
+                numbers = numbers.sort().values
                 seen = whole.take(processes.share_of(len(whole)).own(numbers)).aligned()
             problem.point = self._first_blocks(structure, seen, standardization, choice)
         if held is not None:
@@ -301,7 +307,7 @@ class Lifted(Prepared):
             from .constraints import limits_in_training
 
             problem.limits = limits_in_training(self.network, constraints, seen, standardization)
-        problem.memory, begun = keeper.begun(identity, data.like.device, len(data))
+        problem.memory, begun = keeper.begun(identity, data.like.device, len(seen))
         if isinstance(method, Minibatch):
             problem.memory["standardization"] = standardization.packed(self.network)
             problem.trace = begun or problem.trace
@@ -333,6 +339,8 @@ class Lifted(Prepared):
         if constraints:
             raise DataError("constraints speak of all samples at once: give X and y as arrays.")
         raw = batches.first()
+        if processes.size() > 1:
+            refuse_shares(self.network, raw, whole=False)
         judge_targets(structure, raw, whole=False)
         lipschitz = choice.lipschitz
         standardization = self._standardization(raw, self.warm_start, lipschitz)
@@ -423,6 +431,12 @@ class Lifted(Prepared):
             last_only = frozenset(term.label for term in terms if term.argument.sequence)
         self._fit = Fitted(self._structure(), tuple(self.start), last_only=last_only)
         return self
+
+
+def _refuse_several(what: str) -> None:
+    """Raise `DataError` where several processes share the samples."""
+    if processes.size() > 1:
+        raise DataError(f"{what} all samples in one process, and {processes.size()} share them.")
 
 
 def _most(method: Method, problem: Problem) -> int:

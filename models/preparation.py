@@ -214,7 +214,7 @@ class Prepared(Predictor):
         blocks = self._blocks_at(structure, data, weights, together is not None)
         if before is None or together or before.blocks is None or before.data is None:
             return blocks
-        if before.data.equal(data):
+        if not processes.largest([not before.data.equal(data)]).any():
             states = {state: before.blocks.values[state] for state in structure.states}
             blocks.values.update(states)
         return blocks

@@ -22,8 +22,8 @@ from liftednet.activations import Sigmoid, Tanh
 from liftednet.data import shard
 from liftednet.errors import DataError, LiftedError
 from liftednet.losses import CrossEntropy, Huber, SquaredError
-from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
-from liftednet.penalties import L1
+from liftednet.models import Checkpoint, FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
+from liftednet.penalties import L1, SquaredFrobenius
 from liftednet.solvers import base
 from tests.draws import normal
 from tests.models.networks import refuses, trace_of
@@ -208,14 +208,17 @@ def _refusal(fit: Callable[[], Any]) -> str:
     return "no error"
 
 
-def _refusals(rank: int) -> list[str]:
+def _refusals(rank: int, folder: str) -> list[str]:
     x, y = _rows(20)
     rows = shard(20)
     own, labels = x[rows], y[rows]
     plain = LiftedMLP((6, 4, 3), method=Minibatch(2))
     bad = own.clone()
     bad[0, 0] = torch.nan if rank else 1.0
-    data = TensorDataset(own, labels)
+    data, typed = TensorDataset(own, labels), TensorDataset(own.float() if rank else own, labels)
+    apart = torch.zeros(6, 4, dtype=torch.float64)
+    apart[3, 2] = 1e-6 * rank  # printed as 0
+    center = SquaredFrobenius(0.1, apart)
     normalized = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
     lifted = lift(normalized, own.float(), loss=CrossEntropy())
     return [
@@ -231,6 +234,12 @@ def _refusals(rank: int) -> list[str]:
         _refusal(lambda: plain.fit(DataLoader(data, 5 - rank))),
         _refusal(lambda: plain.fit(own, labels, sample_weight=labels + 1.0 if rank else None)),
         _refusal(lambda: plain.fit(own, labels, sample_weight=labels * 0.0)),
+        _refusal(lambda: LiftedMLP((6, 4, 3), lipschitz=1.0 + rank).fit(own, labels)),
+        _refusal(lambda: LiftedMLP((6, 4, 3), penalty=[center, L1(1.0)]).fit(own, labels)),
+        _refusal(lambda: plain.fit(DataLoader(typed, 5))),
+        _refusal(lambda: plain.fit(DataLoader(TensorDataset(bad, labels), 5))),
+        _refusal(lambda: plain.fit(own, labels, confidence=0.9)),
+        _refusal(lambda: plain.fit(own, labels, checkpoint=f"{folder}/{rank}", resume=True)),
         _refusal(lambda: LiftedMLP((6, 4, 3), solver="reference", method="full").fit(own, labels)),
         _refusal(lambda: lifted.fit(own.float(), labels)),
         _refusal(lambda: LiftedClassifier((4,)).fit(own.numpy(), labels.numpy())),
@@ -245,13 +254,17 @@ REFUSED = (
     "at least two classes among the labels of all processes", "X is empty on every process",
     r"\[2, 3\] batches, and need equally many",
     "the same: sample_weight is given on process 1, and None", "not be all zero",
+    "the same: lipschitz is 2.0 on process 1", "(?s)the same: penalty is .* of checksum",
+    "of one kind: .* is torch.float32 .*on process 1", "NaN or infinite",
+    "a warranty needs all samples in one process", "some read another file there, or none",
     "CVXPY, which needs all samples in one process", "takes the statistics of a batch",
     "an estimator needs all samples in one process",
 )  # fmt: skip
 
 
-def test_what_does_not_fit_together_is_refused_on_every_process() -> None:
-    found = in_processes(2, _refusals)
+def test_what_does_not_fit_together_is_refused_on_every_process(tmp_path) -> None:
+    LiftedMLP((6, 4, 3), method=Minibatch(2)).fit(*_rows(20), checkpoint=tmp_path / "1")
+    found = in_processes(2, _refusals, str(tmp_path))
     for number, words in enumerate(REFUSED):
         for rank in range(2):
             assert re.search(words, found[rank][number]), (rank, words, found[rank][number])
@@ -330,6 +343,93 @@ def test_a_checkpoint_goes_on_with_any_number_of_processes(tmp_path, method, siz
         if several == 2:  # two runs of as many processes agree to the last bit
             assert found[0] == whole[0] and _same_weights(found, whole)
         torch.testing.assert_close(found[0], whole[0], atol=1e-5, rtol=1e-5)
+
+
+def _early(rank: int, path: str, shares: tuple[int, ...], stop: bool, resume: bool) -> Any:
+    """Train with rows held out, and some of them there twice."""
+    x, y = _rows(40)
+    x[11], y[11] = x[3], y[3]
+    rows = _own(rank, shares)
+    model = LiftedMLP(
+        (6, 4, 3), method=FullBatch(3), early_stopping=True, validation_fraction=0.3, seed=2
+    )
+    checkpoint = Checkpoint(path, seconds=0.0)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+
+    def on_step(step: Any) -> None:
+        if stop and rank == 0 and len(trace_of(model).steps) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    model.fit(x[rows], y[rows], checkpoint=checkpoint, resume=resume, on_step=on_step)
+    return None if stop else (*_found(model)[:2], 0.0)
+
+
+def test_a_checkpoint_has_the_rows_that_were_not_held_out(tmp_path) -> None:
+    [whole] = in_processes(1, _early, str(tmp_path / "whole"), (40,), False, False)
+    stopped = str(tmp_path / "stopped")
+    in_processes(2, _early, stopped, (25, 15), True, False)
+    for shares in ((25, 15), (40,)):
+        path = shutil.copy(stopped, tmp_path / f"{len(shares)}")
+        found = in_processes(len(shares), _early, path, shares, False, True)[0]
+        torch.testing.assert_close(found[0], whole[0], atol=1e-5, rtol=1e-5)
+
+
+def _loaded_again(rank: int, path: str, stop: bool, resume: bool) -> list[float]:
+    """Train by loaders that draw by generators of their own."""
+    x, y = _rows()
+    rows = shard(len(x))
+    generator = torch.Generator().manual_seed(rank)
+    loader = DataLoader(TensorDataset(x[rows], y[rows]), 10, shuffle=True, generator=generator)
+    model = LiftedMLP((6, 4, 3), method=Minibatch(6))
+    signal.signal(signal.SIGTERM, lambda *_: None)
+
+    def on_step(step: Any) -> None:
+        if stop and rank == 1 and step.number == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    model.fit(loader, checkpoint=path, resume=resume, on_step=on_step)
+    return trace_of(model).losses
+
+
+def test_loaders_go_on_each_with_its_own_generators(tmp_path) -> None:
+    whole, path = str(tmp_path / "whole"), str(tmp_path / "stopped")
+    wanted = in_processes(2, _loaded_again, whole, False, False)[0]
+    in_processes(2, _loaded_again, path, True, False)
+    assert in_processes(2, _loaded_again, path, False, True)[0] == wanted
+
+
+def _unwritten(rank: int, folder: str) -> int:
+    """Train with a checkpoint whose folder is gone."""
+    x, y = _rows(24)
+    rows = shard(24)
+
+    def on_step(step: Any) -> None:
+        if rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    kept = Checkpoint(f"{folder}/run", seconds=0.0)
+    model = LiftedMLP((6, 4, 3), method=FullBatch(2))
+    return len(trace_of(model.fit(x[rows], y[rows], checkpoint=kept, on_step=on_step)).steps)
+
+
+def test_a_file_that_cannot_be_written_does_not_end_a_training(tmp_path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    first, other = in_processes(2, _unwritten, str(folder))
+    assert first == other > 4
+
+
+def _chosen(rank: int, shares: tuple[int, ...]) -> str:
+    """Return the method that is chosen for a network, and why, by how many rows there are."""
+    x = normal(sum(shares), 5, seed=1)
+    rows = _own(rank, shares)
+    model = LiftedMLP((5, 285, 1), loss=SquaredError(), max_iter=1)
+    model.fit(x[rows], x[rows, :1])
+    return f"{trace_of(model).method} {trace_of(model).reason}"
+
+
+def test_the_method_is_chosen_by_all_rows() -> None:
+    assert len({*in_processes(1, _chosen, (3_900,)), *in_processes(2, _chosen, (3_800, 100))}) == 1
 
 
 # What a client sends, where clients share no process group.
