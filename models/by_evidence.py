@@ -20,6 +20,7 @@ from liftednet.power import Power
 from .builders import LiftedMLP
 from .choice import matrix_work
 from .error_bars import FEW, answer_skewed, laplace_of, widen
+from .lifted import Lifted
 from .trace import Step
 
 STEPS = 200  # of one fit at most
@@ -39,6 +40,7 @@ _MOST_UNITS = 40  # of two layers for functions without noise
 _FOR_A_WEIGHT = 3  # answers of them
 _NEARLY = 1e-2  # share of noise below which targets may be such a function
 _MET = 1e-18  # share of noise that is rounding
+_ALIKE, _CHANGED = 3.0, 0.5  # ratio of scales and difference of exponents that are another power's
 _SURE = 3.0  # of log p(y): less tells neither exponents nor sizes apart
 _LIKELY = 10.0  # of log p(y): fits that are less behind may be true as well
 _LOOKS = 5  # at the evidence, by which a fit is judged
@@ -215,6 +217,10 @@ def fit_by_evidence(
             hundredth of the variance or less, they are tried by themselves.
         bent: whether targets may be brought to a power, which keeps no shape.
     """
+    X, y, weights = data
+    if weights is not None:  # rows that do not count choose nothing
+        counts = weights > 0
+        data = X[counts], y[counts], weights[counts]
     search, cut = _Search(make, fit), ""
     deep = Candidate(size.without_noise(len(data[0])), activations[0])
     try:
@@ -285,6 +291,27 @@ def _evidence(model: LiftedMLP) -> tuple[float, float]:
         return (math.inf, 0.0) if met else (-math.inf, 1.0)
     share = float(found.noise.max())
     return (math.inf if 0 < share < _MET else found.logarithm), share
+
+
+def suits(model: Lifted, X: Array, y: Array, weights: Array | None = None) -> bool:
+    """Say whether targets are such as the power was chosen for that a fit's targets have.
+
+    Args:
+        model: of the fit.
+        X: (samples, inputs), as those after it.
+        y: (samples, outputs) of another fit.
+        weights: (samples,) how often each counts; None for once.
+    """
+    (term,) = model.network.terms
+    moments = model._known.standardization.moments.get(term.label)
+    if moments is None or (known := moments.power) is None:
+        return True
+    now = power_of(X, y, weights)
+    if now is None:
+        return False
+    near = (now.center - known.center).abs() <= known.scale
+    alike = (now.scale / known.scale).log().abs() <= math.log(_ALIKE)
+    return bool((near & alike & ((now.exponent - known.exponent).abs() <= _CHANGED)).all())
 
 
 def power_of(X: Array, y: Array, weights: Array | None = None) -> Power | None:

@@ -29,6 +29,7 @@ Lengths = ArrayLike | Sequence[int] | None
 _CACHE_LINE = 64  # bytes
 _ENTRIES = 3_000_000  # of all values, at a time
 _FIRST = 1_000  # samples of a loader by which scales are chosen
+_KEPT = 1 << 24  # numbers that are copied in some hundredths of a second
 _ROUNDING = 16  # last digits by which a value may be off and still be the same
 Arrays = ArrayLike | Sequence[ArrayLike]
 Prepare = Callable[[Any, Any], "Data"]
@@ -132,6 +133,17 @@ class Data:
             entries += state.units * (timeline.steps if timeline and state.sequence else 1)
         for part in row_chunks(len(numbers), entries, self.like.device, _ENTRIES):
             yield self.take(numbers[part])
+
+    def kept(self) -> Data:
+        """Return the data in memory of their own, where they are few: who gave them may go on.
+
+        Error bars and objectives of the fit are asked of them later.
+        """
+        given = [v for v in self.values.values() if isinstance(v, Tensor)]
+        if sum(v.numel() for v in given) > _KEPT:
+            return self
+        own = {x: v.clone() if isinstance(v, Tensor) else v for x, v in self.values.items()}
+        return replace(self, values=own)
 
     def aligned(self) -> Data:
         """Return the data as torch lays tensors: a product rounds by where its factors begin."""

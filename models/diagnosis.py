@@ -151,7 +151,7 @@ def judge_copies(data: Data) -> None:
     if mass <= _COPIES * count:
         return
     values = (x for n, x in different.values.items() if n is not SAMPLE_WEIGHTS)
-    most = max(_KINDS, len(different) / 2)
+    most = max(_KINDS if len(different) > 2 * _KINDS else 2, len(different) / 2)
     many = over_time or any(len(c.unique()) > most for x in values for c in x.flatten(1).T)
     if processes.largest([many]).any():
         processes.warn(

@@ -368,7 +368,7 @@ def laplace_of(model: Lifted, shared: bool = False) -> Laplace:
         rows = int((counted > 0).any(-1).sum())
         if shared and term.loss.sized and rows < _FEWEST:
             raise SolverError(f"{rows} rows tell no noise: error bars need {_FEWEST} at least.")
-        least = _NO_NOISE * float(target.values.var()) if rows < FEW else 0.0
+        least = _NO_NOISE * float(target.values.var(correction=0)) if rows < FEW else 0.0
         if shared and term.loss.sized and (found.follows or float(found.noise.min()) < least):
             warnings.warn(
                 f"the weights can follow all of the {rows} rows: how much of y is noise cannot be "

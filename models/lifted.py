@@ -111,7 +111,7 @@ class Lifted(Prepared):
                 step labels (samples, steps) or targets (samples, steps, outputs).
             lengths: (samples,) steps of each sequence; None: all have every step.
             sample_weight: (samples,) factors of every sample's part of the objective, not
-                negative; None for 1.
+                negative; None for 1. Rates count every sample once.
             progress: whether to show a progress bar.
             on_step: told after every step of the method, when the model is what has been reached.
                 Where it raises an error, training ends and keeps what is done.
@@ -256,7 +256,7 @@ class Lifted(Prepared):
         structure, method = choice.structure, choice.method
         if isinstance(method, Minibatch) and isinstance(given[0], DataLoader):
             return self._prepare_loader(choice, given, constraints, keeper)
-        raw = self._data(*given)
+        raw = self._data(*given).kept()
         judge_targets(structure, raw)
         judge_weights(raw)
         most = method.batch_size if isinstance(method, Minibatch) else Minibatch().batch_size

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from liftednet import processes
 from liftednet.confidence import difference_bound, mean_bound, share_bound
 from liftednet.errors import DataError, FitWarning, SolverError
 from liftednet.lazy import special
@@ -227,6 +228,7 @@ def fit_with_warranty(
         **others: of `fit`.
     """
     require_share("confidence", confidence)
+    _judge_start(model)
     X, y, lengths, sample_weight = given
     if isinstance(X, DataLoader):
         raise DataError("confidence sets rows aside: give X and y as arrays, one row a sample.")
@@ -282,6 +284,21 @@ def fit_with_warranty(
         model._fit = None
         raise SolverError(f"no model is handed out:\n{report}")
     return model
+
+
+def _judge_start(model: Lifted) -> None:
+    """Refuse to go on from weights of this model, which may have seen rows that are set aside."""
+    if model.warm_start and model.is_fitted:
+        raise DataError(
+            "confidence speaks of rows that no training has seen, and warm_start=True goes on from "
+            "weights that may have seen them: set warm_start=False."
+        )
+    if not isinstance(model.start, str):
+        processes.warn(
+            "training begins at weights that were given, and rows are set aside only now: what is "
+            "said of new rows with this confidence is true if these weights were not trained on "
+            "the rows given here."
+        )
 
 
 # Rho under constraints on scores: as large as rows that are set aside allow.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Never, Self
@@ -18,7 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from liftednet.constraints import Constraint
-from liftednet.errors import DataError, FitWarning
+from liftednet.errors import DataError, FitWarning, SolverError
 from liftednet.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
@@ -30,7 +31,7 @@ from liftednet.names import activation_of, loss_of
 from liftednet.validation import is_number, model_of
 
 from ..builders import LiftedMLP
-from ..by_evidence import EXACT_STEPS, SHAPED, STEPS, Candidate, Size, fit_by_evidence
+from ..by_evidence import EXACT_STEPS, SHAPED, STEPS, Candidate, Size, fit_by_evidence, suits
 from ..error_bars import PoissonByWeights, has_evidence, posterior, relevance_of
 from ..lifted import Lifted
 from ..methods import GaussNewton
@@ -90,7 +91,8 @@ class _Feedforward(Estimator):
         self, data: tuple[Rows, Rows, Any], outputs: int, fit: Callable[[Lifted], object]
     ) -> Lifted | None:
         shapes = self._shapes()
-        if self.warm_start and self.__sklearn_is_fitted__() and getattr(self.model_, "skip", False):
+        goes_on = self.warm_start and self.__sklearn_is_fitted__()
+        if goes_on and getattr(self.model_, "skip", False) and suits(self.model_, *data):
             vars(self.model_).update(shapes)
             spread = self.model_._known.spread  # of several fits, which are not made again
             fit(self.model_)
@@ -364,9 +366,11 @@ class LiftedClassifier(ClassifierMixin, Classifying, _Feedforward):  # type: ign
         data leave open, see `Posterior.predict_proba`, but under `monotonic_cst`, which holds for
         these weights alone.
         """
+        chances = None
         if has_evidence(model_of(self)) and self.monotonic_cst is None:
-            chances = on_cpu(posterior(self).predict_proba(X))
-        else:
+            with suppress(SolverError):  # one class is sure, and leaves nothing open
+                chances = on_cpu(posterior(self).predict_proba(X))
+        if chances is None:
             chances = self._forward(self._checked(X))
         return chances if chances.shape[1] > 1 else np.hstack([1 - chances, chances])
 

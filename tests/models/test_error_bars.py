@@ -112,7 +112,31 @@ def test_copies_and_odd_weights_are_told_where_chance_does_not_make_them(draw) -
         warnings.filterwarnings("error", message=".*samples count")
         LiftedRegressor(**few).fit(X, y, sample_weight=draw.uniform(0.8, 1.2, 40))
         LiftedClassifier(**few).fit(discrete, draw.integers(0, 2, 40))
+        LiftedClassifier(**few).fit(np.repeat(np.eye(2), 20, 0), np.repeat([0, 1], 20))
         LiftedRegressor(rho=0.1, **few).fit(np.repeat(X, 2, 0), np.repeat(y, 2))
+
+
+@pytest.mark.parametrize(("rows", "times"), [(6, 10), (20, 5)])
+def test_copies_of_few_rows_are_told(rows: int, times: int, draw) -> None:
+    X = np.repeat(draw.normal(size=(rows, 2)), times, 0)
+    warned(f"{rows} different samples", LiftedRegressor(random_state=0).fit, X, X.sum(1) ** 2)
+
+
+@pytest.mark.parametrize("settings", [{}, {"method": "minibatch", "standardize": False}])
+def test_error_bars_are_of_the_rows_as_they_were(settings: dict[str, Any]) -> None:
+    x, y = waves(60)
+    model = LiftedRegressor((5,), max_iter=3, random_state=0, **settings).fit(x, y)
+    again, given = LiftedRegressor((5,), max_iter=3, random_state=0, **settings), x.copy()
+    again.fit(given, y)
+    given *= 100.0
+    for one, other in zip(*(m.predict(x, return_std=True) for m in (model, again)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_class_that_weighs_nothing_is_not_predicted() -> None:
+    x, labels = np.random.default_rng(0).normal(size=(60, 2)), np.arange(60) % 2
+    model = LiftedClassifier(random_state=0).fit(x, labels, sample_weight=1.0 - labels)
+    assert (model.predict(x) == 0).all()
 
 
 def test_two_outputs_have_a_noise_each() -> None:

@@ -121,6 +121,24 @@ def test_means_are_given_of_answers_that_training_has() -> None:
         assert (float(ends.lowest), float(ends.highest)) == (-end, end)
 
 
+@pytest.mark.parametrize(("factor", "shift"), [(-1.0, 0.0), (1.0, -5.0), (1e-3, 0.0), (1e3, 0.0)])
+def test_a_warm_start_to_other_targets_takes_another_power(factor: float, shift: float) -> None:
+    x, y = skewed()
+    other = factor * y + shift
+    fresh = LiftedRegressor(random_state=0).fit(x, other)
+    warm = LiftedRegressor(random_state=0, warm_start=True).fit(x, y).fit(x, other)
+    np.testing.assert_allclose(warm.predict(x), fresh.predict(x), rtol=1e-6, atol=1e-9)
+
+
+def test_targets_of_rows_that_weigh_nothing_choose_no_power() -> None:
+    x, y = skewed()
+    both, ends = np.r_[x, x[:10]], np.r_[y, np.full(10, -999.0)]
+    weights = np.r_[np.ones(150), np.zeros(10)]
+    with_others = LiftedRegressor(random_state=0).fit(both, ends, sample_weight=weights)
+    alone = LiftedRegressor(random_state=0).fit(x, y)
+    np.testing.assert_allclose(with_others.predict(x), alone.predict(x), rtol=1e-6)
+
+
 def test_without_noise_answers_go_beyond_those_of_training(draw) -> None:
     x = draw.uniform(-1, 1, size=(340, 3))
     y = np.exp(x.sum(1))

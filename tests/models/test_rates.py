@@ -124,6 +124,16 @@ def test_rows_set_aside_say_whether_rates_hold() -> None:
     assert "not shown with confidence 0.95" in str(lot.model_.constraint_report())
 
 
+def test_a_warranty_is_of_rows_that_no_training_has_seen() -> None:
+    asked: dict[str, Any] = {"constraints": [Rate(of="error", at_most=0.4)], "confidence": 0.9}
+    model = LiftedClassifier((10,), max_iter=2, random_state=0, warm_start=True)
+    model.fit(X, Y, **asked)  # from the start
+    refuses(DataError, "warm_start=True", lambda: model.fit(X, Y, **asked))
+    again = LiftedMLP((5, 10, 2), method=QUICK, start=model.model_.weights)
+    with pytest.warns(FitWarning, match="weights that were given"):
+        again.fit(X, Y, **asked)
+
+
 def test_a_kind_of_which_no_row_is_set_aside_is_refused_before_training() -> None:
     model = LiftedClassifier((10,), random_state=0)
     asked = [GroupRates(np.arange(len(Y)) == 0, 0.1)]
