@@ -197,7 +197,7 @@ class CvxpyNetwork:
         output: (outputs,) or (samples, outputs).
         composition: the network.
         graphs: the programs of the samples; none of a network that is convex, concave or affine.
-        sides: of a box around x, where there are no graphs, which have their own.
+        box: ends of x, where there are no graphs, which have their own; None for none.
 
     Example:
         >>> import cvxpy as cp
@@ -221,7 +221,7 @@ class CvxpyNetwork:
     output: Any
     composition: Composition
     graphs: list[Graph] = field(default_factory=list)
-    sides: list[Constraint] = field(default_factory=list)
+    box: tuple[Array, Array] | None = None
 
     @property
     def kind(self) -> str:
@@ -239,7 +239,8 @@ class CvxpyNetwork:
     @cached_property
     def constraints(self) -> list[Constraint]:
         """To be given to the problem; of a convex, concave or affine network those of a box."""
-        return [*self.sides, *(one for graph in self.graphs for one in graph.constraints())]
+        sides = [] if self.box is None else [self.x >= self.box[0], self.x <= self.box[1]]
+        return [*sides, *(one for graph in self.graphs for one in graph.constraints())]
 
     @cached_property
     def states(self) -> tuple[Expression, ...]:
@@ -291,7 +292,7 @@ class CvxpyNetwork:
         units = sum(map(len, self.composition.blocks))
         said = f"{self.kind} in {self.composition.inputs} inputs, {units} units"
         if not self.graphs:
-            return f"{said}, no constraints" + " but the box" * bool(self.sides)
+            return f"{said}, no constraints" + " but the box" * (self.box is not None)
         return (
             f"{said}, {self.whole} of them whole numbers, ranges tightened in {self.seconds:.2f} s"
         )
@@ -357,9 +358,8 @@ def to_cvxpy(
     composition = composition_of(network, x.shape[-1], example)
     output = None if mixed_integer else _curved(composition, x)
     if output is not None:
-        ends = () if box is None else require_box(box, x.shape[-1])
-        sides = [x >= ends[0], x <= ends[1]] if ends else []
-        return CvxpyNetwork(x, output, composition, sides=sides)
+        ends = None if box is None else require_box(box, x.shape[-1])
+        return CvxpyNetwork(x, output, composition, box=ends)
     if mixed_integer is False:
         raise DeclarationError(
             "the network is not convex, concave or affine in its inputs by the signs of its "

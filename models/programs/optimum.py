@@ -11,7 +11,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,8 @@ _BOXES = 300_000  # that are kept, some hundred megabytes
 _SMALL = 1e-9  # an error that counts as none
 _WIDER = 1e-6  # of ends that a solver has found, relative
 _FEASIBLE = 1e-9  # violation of rows, for HiGHS
+_DUAL = 1e-6  # of the objective's range, that its bound may be off
+_DRAWS = 20  # points of a box, for the range of an objective
 PRECISE = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
 _STEPS = 30
 _FIRST, _LAST = 0.3, 1e-7  # of the width of the region, that steps may go
@@ -177,7 +179,7 @@ def optimize(
     if x0 is not None and np.shape(x0) != network.x.shape:
         raise DataError(f"x0 must have the shape {network.x.shape} of x, got {np.shape(x0)}.")
     if not network.graphs:
-        return _convex(network, objective, [*network.constraints, *given], gap)
+        return _convex(network, objective, given, gap)
     found = _Proof(network, objective, given, gap, time.perf_counter(), seconds)
     return found.optimum(x0, progress)
 
@@ -187,35 +189,120 @@ def _convex(
 ) -> Optimum:
     """Return the optimum of a problem that is convex with the network in it.
 
-    Where CLARABEL calls its answer inaccurate, HiGHS is asked if all is linear in pieces, else
-    CLARABEL without scaling.
+    It is stated in the units of the box and of the objective, for the tolerances of solvers are
+    those of numbers about 1. Where CLARABEL calls its answer inaccurate, HiGHS is asked if all is
+    linear in pieces, else CLARABEL without scaling.
     """
     started, sign = time.perf_counter(), _sign(objective)
-    problem = cp.Problem(objective, list(constraints))
+    stated = _InUnits(network, sign * objective.expr, constraints)
+    problem = cp.Problem(cp.Minimize(stated.least), stated.rows)
     precise: dict[str, Any] = dict.fromkeys(PRECISE, max(1e-10, min(1e-8, 0.1 * gap)))
-    dual, proven = math.nan, False
+    value, bound, proven = math.nan, -math.inf, False
     for options in (precise, precise | {"equilibrate_enable": False}):
-        data, chain, inverse = problem.get_problem_data(cp.CLARABEL, solver_opts=options)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of inaccuracy, which the bound tells
-            raw = chain.solve_via_data(problem, data, solver_opts=options)
-            problem.unpack_results(raw, chain, inverse)
-        if network.x.value is None:
+        try:
+            off = _solved(problem, options)
+        except cp.SolverError:
+            off = math.inf
+        if off < math.inf:
+            value, bound = stated.back(float(problem.value), off)
+            proven = problem.status == cp.OPTIMAL and stated.is_near(value, bound, gap)
+        elif problem.status in (cp.INFEASIBLE, cp.UNBOUNDED):
             raise SolverError(f"no best input was found: the problem is {problem.status}.")
-        value = float(problem.value)
-        dual = value - sign * abs(raw.obj_val - raw.obj_val_dual)
-        proven = problem.status == cp.OPTIMAL and _gap(value, dual) <= gap
         t = cp.Variable()
-        epigraph = cp.Problem(cp.Minimize(t), [*constraints, sign * objective.expr <= t])
+        epigraph = cp.Problem(cp.Minimize(t), [*stated.rows, stated.least <= t])
         if not proven and epigraph.is_qp() and cp.HIGHS in cp.installed_solvers():
-            epigraph.solve(solver=cp.HIGHS, primal_feasibility_tolerance=_FEASIBLE)
+            with suppress(cp.SolverError):
+                epigraph.solve(solver=cp.HIGHS, primal_feasibility_tolerance=_FEASIBLE)
             if epigraph.status == cp.OPTIMAL:
-                value, dual, proven = float(objective.value), float(objective.value), True
+                value, bound = stated.back(float(epigraph.value), _DUAL)
+                proven = stated.is_near(value, bound, gap)
         if proven:
             break
+    if not math.isfinite(value):
+        raise SolverError(f"no best input was found: the solvers failed, {problem.status}.")
     seconds = time.perf_counter() - started
     x, output = np.array(network.x.value), np.array(network.output.value)
-    return Optimum(x, output, value, dual, proven, seconds, (value, seconds))
+    value, bound = sign * value, sign * bound
+    return Optimum(x, output, value, bound, proven, seconds, (value, seconds))
+
+
+def _solved(problem: Any, options: dict[str, Any]) -> float:
+    """Solve a problem by CLARABEL, and return how far its dual is off, infinity without an answer.
+
+    Raises:
+        cp.SolverError: it failed.
+    """
+    data, chain, inverse = problem.get_problem_data(cp.CLARABEL, solver_opts=options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of inaccuracy, which the bound tells
+        raw = chain.solve_via_data(problem, data, solver_opts=options)
+        problem.unpack_results(raw, chain, inverse)
+    answered = problem.status in _ANSWERED
+    return abs(float(raw.obj_val) - float(raw.obj_val_dual)) if answered else math.inf
+
+
+class _InUnits:
+    """A convex problem stated in the units of a box around x and of the objective over it."""
+
+    def __init__(
+        self, network: CvxpyNetwork, least: Any, constraints: Sequence[Constraint]
+    ) -> None:
+        """State min (least - base) / size of z, x = center + width z."""
+        x, rows = network.x, [*network.constraints, *constraints]
+        self.given, self.base, self.size, self.measured = least, 0.0, 1.0, False
+        self.x: Any = x
+        self.rows, self.sources = rows, rows
+        self.place: Any = x
+        whole = isinstance(x, cp.Variable) and (x.attributes["boolean"] or x.attributes["integer"])
+        if not isinstance(x, cp.Variable) or whole:
+            self.least = least
+            return
+        own, sides = x.get_bounds(), network.box or (-np.inf, np.inf)
+        self.low = np.maximum(np.broadcast_to(own[0], x.shape), sides[0])
+        self.high = np.minimum(np.broadcast_to(own[1], x.shape), sides[1])
+        known = np.isfinite(self.low) & np.isfinite(self.high)
+        ends = np.where(known, self.low, -1.0), np.where(known, self.high, 1.0)
+        center, width = (ends[0] + ends[1]) / 2, (ends[1] - ends[0]) / 2
+        if known.all():
+            draws = np.random.default_rng(0).uniform(-1, 1, (_DRAWS, *x.shape))
+            self._measure(center + width * np.append(np.zeros((1, *x.shape)), draws, 0))
+        self.place = center + cp.multiply(np.where(width > 0, width, 1.0), cp.Variable(x.shape))
+        within = {id(x): self.place}
+        self.least = (least.tree_copy(within) - self.base) / self.size
+        self.sources = [*rows, *x.domain]
+        self.rows = [row.tree_copy(within) for row in self.sources]
+
+    def _measure(self, points: Array) -> None:
+        """Take the objective's value at the first point, and its range, where x is all it needs."""
+        values = []
+        for point in points:
+            self.x.save_value(point)
+            values.append(np.nan if self.given.value is None else float(self.given.value))
+        size = float(np.ptp(values))
+        if math.isfinite(size) and size > 0:
+            self.base, self.size, self.measured = values[0], size, True
+
+    def back(self, known: float, off: float) -> tuple[float, float]:
+        """Return value and bound of a solution, in units of the objective, and keep it in x.
+
+        Args:
+            known: the value that a solver has found.
+            off: how far its bound may be below.
+        """
+        if self.place is not self.x:
+            self.x.save_value(np.clip(self.place.value, self.low, self.high))
+            for source, row in zip(self.sources, self.rows, strict=True):
+                for price, found in zip(source.dual_variables, row.dual_variables, strict=True):
+                    price.save_value(None if found.value is None else self.size * found.value)
+        value = float(self.given.value)  # by the network itself
+        bound = self.base + self.size * (known - off)
+        wrong = bound > value + _DUAL * self.size  # no bound, whatever the solver says
+        return value, -math.inf if wrong else min(value, bound)
+
+    def is_near(self, value: float, bound: float, gap: float) -> bool:
+        """Say whether a bound is as near to a value as was asked for."""
+        tiny = 1e-2 * gap * self.size if self.measured else 0.0
+        return _gap(value, bound) <= gap or value - bound <= tiny
 
 
 @dataclass(eq=False)

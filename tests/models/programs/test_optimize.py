@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from liftednet import optimize, to_cvxpy
+from liftednet import LiftedRegressor, optimize, to_cvxpy
 from liftednet.errors import DataError, DeclarationError, SolverError
 from tests.models.networks import refuses
 from tests.models.programs.networks import by_highs, chain, grid, stated, values
@@ -88,6 +88,23 @@ def test_smooth_networks_are_refined_until_the_gap(activation) -> None:
     most = values(network, grid(-1, 1, 201)).max()
     assert most <= best.bound + 1e-9 and best.value >= most - 1e-6
     assert values(network, x.value)[0][0] == pytest.approx(best.value, rel=1e-9)
+
+
+@pytest.mark.parametrize(("center", "width", "size"), [(1e5, 1e3, 1e-3), (1e6, 2e4, 1e-3)])
+def test_the_bound_of_a_convex_problem_holds_in_any_units(center, width, size) -> None:
+    draw = np.random.default_rng(1)
+    z = draw.uniform(-1, 1, (200, 2))
+    y = size * (np.sin(4 * z[:, 0]) + 4 * z[:, 1] ** 2)
+    model = LiftedRegressor((10,), "softplus", convex=True, random_state=0)
+    rows = center + width * z
+    model.fit(rows, y)
+    ends, x = (rows.min(0), rows.max(0)), cp.Variable(2)
+    network = to_cvxpy(model, x, box=ends)
+    best = optimize(network, cp.Minimize(network.output[0]))
+    found = model.predict(draw.uniform(*ends, (50_000, 2)))
+    assert best.proven and best.bound <= found.min() + 1e-6 * np.ptp(found)
+    assert (best.x >= ends[0]).all() and (best.x <= ends[1]).all()
+    assert best.value == pytest.approx(float(model.predict(best.x[None])[0]), abs=1e-6 * size)
 
 
 def test_a_convex_problem_has_the_bound_of_its_dual() -> None:
