@@ -124,7 +124,8 @@ def optimize(
     network's at `x.value`, by a forward pass.
 
     Args:
-        network: from `to_cvxpy`.
+        network: from `to_cvxpy`; of a convex one with the box of x where its numbers are not about
+            1, for which the tolerances of solvers are.
         objective: cp.Minimize or cp.Maximize of x, of the outputs, and of other variables: convex
             or concave to CVXPY.
         constraints: convex ones of CVXPY's; those of the network are added.
