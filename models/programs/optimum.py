@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -43,6 +43,7 @@ _SMALL = 1e-9  # an error that counts as none
 _WIDER = 1e-6  # of ends that a solver has found, relative
 _FEASIBLE = 1e-9  # violation of rows, for HiGHS
 _DUAL = 1e-6  # of the objective's range, that its bound may be off
+_ABOUT_ONE = 1e3  # of x and of the objective, beyond which no bound is told without a box
 _DRAWS = 20  # points of a box, for the range of an objective
 PRECISE = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
 _STEPS = 30
@@ -124,8 +125,8 @@ def optimize(
     network's at `x.value`, by a forward pass.
 
     Args:
-        network: from `to_cvxpy`; of a convex one with the box of x where its numbers are not about
-            1, for which the tolerances of solvers are.
+        network: from `to_cvxpy`; of a convex one with the box of x where x or the objective exceeds
+            1e3, beyond which the tolerances of solvers prove nothing without one.
         objective: cp.Minimize or cp.Maximize of x, of the outputs, and of other variables: convex
             or concave to CVXPY.
         constraints: convex ones of CVXPY's; those of the network are added.
@@ -251,7 +252,7 @@ class _InUnits:
         """State min (least - base) / size of z, x = center + width z."""
         x, rows = network.x, [*network.constraints, *constraints]
         self.given, self.base, self.size, self.measured = least, 0.0, 1.0, False
-        self.x: Any = x
+        self.x, self.known = cast(Any, x), False
         self.rows, self.sources = rows, rows
         self.place: Any = x
         whole = isinstance(x, cp.Variable) and (x.attributes["boolean"] or x.attributes["integer"])
@@ -264,7 +265,8 @@ class _InUnits:
         known = np.isfinite(self.low) & np.isfinite(self.high)
         ends = np.where(known, self.low, -1.0), np.where(known, self.high, 1.0)
         center, width = (ends[0] + ends[1]) / 2, (ends[1] - ends[0]) / 2
-        if known.all():
+        self.known = bool(known.all())
+        if self.known:
             draws = np.random.default_rng(0).uniform(-1, 1, (_DRAWS, *x.shape))
             self._measure(center + width * np.append(np.zeros((1, *x.shape)), draws, 0))
         self.place = center + cp.multiply(np.where(width > 0, width, 1.0), cp.Variable(x.shape))
@@ -298,6 +300,8 @@ class _InUnits:
         value = float(self.given.value)  # by the network itself
         bound = self.base + self.size * (known - off)
         wrong = bound > value + _DUAL * self.size  # no bound, whatever the solver says
+        reach = max(float(np.max(np.abs(self.x.value), initial=0.0)), abs(value))
+        wrong |= not self.known and reach > _ABOUT_ONE  # tolerances of solvers are of about 1
         return value, -math.inf if wrong else min(value, bound)
 
     def is_near(self, value: float, bound: float, gap: float) -> bool:

@@ -103,6 +103,9 @@ def test_the_bound_of_a_convex_problem_holds_in_any_units(center, width, size) -
     best = optimize(network, cp.Minimize(network.output[0]))
     found = model.predict(draw.uniform(*ends, (50_000, 2)))
     assert best.x is not None and best.proven and best.bound <= found.min() + 1e-6 * np.ptp(found)
+    rows = [x >= ends[0], x <= ends[1]]  # of which no units are read
+    plain = to_cvxpy(model, x)
+    assert not optimize(plain, cp.Minimize(plain.output[0]), rows).proven
     assert (best.x >= ends[0]).all() and (best.x <= ends[1]).all()
     assert best.value == pytest.approx(float(model.predict(best.x[None])[0]), abs=1e-6 * size)
 
