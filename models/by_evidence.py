@@ -217,10 +217,6 @@ def fit_by_evidence(
             hundredth of the variance or less, they are tried by themselves.
         bent: whether targets may be brought to a power, which keeps no shape.
     """
-    X, y, weights = data
-    if weights is not None:  # rows that do not count choose nothing
-        counts = weights > 0
-        data = X[counts], y[counts], weights[counts]
     search, cut = _Search(make, fit), ""
     deep = Candidate(size.without_noise(len(data[0])), activations[0])
     try:

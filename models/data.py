@@ -228,8 +228,7 @@ def prepared(
     if sample_weight is not None:
         weights = as_tensor("sample_weight", sample_weight).to(device=device, dtype=dtype)
         require_sample_weights(weights, len(data), part)
-        if part or bool((weights != 1).any()):  # ones change no digit
-            values[SAMPLE_WEIGHTS] = weights
+        values[SAMPLE_WEIGHTS] = weights
     if y is None:
         return data.to(device)
     labels = [term.label for term in network.terms]

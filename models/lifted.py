@@ -106,7 +106,8 @@ class Lifted(Prepared):
         Args:
             X: (samples, inputs), or (samples, steps, inputs) of sequences, float32 or float64; a
                 tuple where there are several inputs; or, by minibatches,
-                a torch DataLoader that yields pairs (X, y).
+                a torch DataLoader that yields pairs (X, y). Up to 16 million numbers of all arrays
+                are copied; more must stay as they are, for error bars and objectives later.
             y: labels (samples,), or targets (samples, outputs), as the loss takes them; for each
                 step labels (samples, steps) or targets (samples, steps, outputs).
             lengths: (samples,) steps of each sequence; None: all have every step.

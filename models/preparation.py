@@ -128,10 +128,9 @@ class Prepared(Predictor):
             found = self._checked_data(X, y, lengths, sample_weight, dtype, several)
         if several:
             refuse_shares(self.network, found)
-            found = _weighed(found)
         elif not len(found):
             raise DataError(f"X is empty: shape {tuple(getattr(X, 'shape', ()))}.")
-        return found
+        return _weighed(found)
 
     def _checked_data(
         self, X: Any, y: Any, lengths: Lengths, sample_weight: Any, dtype: Any, part: bool

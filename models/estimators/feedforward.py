@@ -90,6 +90,10 @@ class _Feedforward(Estimator):
     def _of_best_size(
         self, data: tuple[Rows, Rows, Any], outputs: int, fit: Callable[[Lifted], object]
     ) -> Lifted | None:
+        X, y, weights = data
+        if weights is not None:  # rows that do not count choose nothing
+            counts = weights > 0
+            data = X[counts], y[counts], weights[counts]
         shapes = self._shapes()
         goes_on = self.warm_start and self.__sklearn_is_fitted__()
         if goes_on and getattr(self.model_, "skip", False) and suits(self.model_, *data):

@@ -152,6 +152,7 @@ def _uneven(rank: int, shares: tuple[int, ...]) -> list[Found]:
         (LiftedMLP((6, 5, 1), Tanh(), method=few, **numbers), x, far, some),
         (LiftedMLP((6, 5, 3), method=own), x, y, ones),
         (LiftedMLP((6, 5, 3), method=own, refit_output=True), x, y, some),
+        (LiftedMLP((6, 5, 3), Tanh(), method=few, early_stopping=True), x, y, some),
         (LiftedRNN(2, 2, 1, loss=SquaredError(), method=own), x.view(-1, 3, 2), x[:, :1], None),
     ):  # fmt: skip
         weighed = None if weights is None else weights[rows]
@@ -312,11 +313,15 @@ def test_a_backend_that_does_not_serve_the_device_is_refused() -> None:
 # Checkpoints.
 
 
-def _kept(rank: int, path: str, method: Any, stop: int | None, resume: bool) -> Found | None:
+def _kept(
+    rank: int, path: str, method: Any, early: bool, stop: int | None, resume: bool
+) -> Found | None:
     """Train with a checkpoint, stopped by SIGTERM to one process at a step where that is asked."""
     x, y = _rows(24)
     rows = shard(len(x))
-    model = LiftedMLP((6, 4, 3), method=method, seed=2)
+    model = LiftedMLP(
+        (6, 4, 3), method=method, seed=2, early_stopping=early, validation_fraction=0.3
+    )
     signal.signal(signal.SIGTERM, lambda *_: None)
 
     def on_step(step: Any) -> None:
@@ -331,46 +336,19 @@ def _kept(rank: int, path: str, method: Any, stop: int | None, resume: bool) -> 
 
 
 @pytest.mark.parametrize(
-    ("method", "size"), [(FullBatch(3), 3), (Minibatch(4, 10), 1), (GaussNewton(3), 1)]
-)
-def test_a_checkpoint_goes_on_with_any_number_of_processes(tmp_path, method, size) -> None:
-    whole, _ = in_processes(2, _kept, str(tmp_path / "whole"), method, None, False)
+    ("method", "early", "size"),
+    [(FullBatch(3), False, 3), (FullBatch(3), True, 1), (Minibatch(4, 10), False, 1),
+     (GaussNewton(3), False, 1)],
+)  # fmt: skip
+def test_a_checkpoint_goes_on_with_any_number_of_processes(tmp_path, method, early, size) -> None:
+    whole, _ = in_processes(2, _kept, str(tmp_path / "whole"), method, early, None, False)
     stopped = str(tmp_path / "stopped")
-    in_processes(2, _kept, stopped, method, 2, False)
+    in_processes(2, _kept, stopped, method, early, 2, False)
     for several in (2, size):
         path = shutil.copy(stopped, tmp_path / f"{several}")
-        found = in_processes(several, _kept, path, method, None, True)[0]
+        found = in_processes(several, _kept, path, method, early, None, True)[0]
         if several == 2:  # two runs of as many processes agree to the last bit
             assert found[0] == whole[0] and _same_weights(found, whole)
-        torch.testing.assert_close(found[0], whole[0], atol=1e-5, rtol=1e-5)
-
-
-def _early(rank: int, path: str, shares: tuple[int, ...], stop: bool, resume: bool) -> Any:
-    """Train with rows held out, and some of them there twice."""
-    x, y = _rows(40)
-    x[11], y[11] = x[3], y[3]
-    rows = _own(rank, shares)
-    model = LiftedMLP(
-        (6, 4, 3), method=FullBatch(3), early_stopping=True, validation_fraction=0.3, seed=2
-    )
-    checkpoint = Checkpoint(path, seconds=0.0)
-    signal.signal(signal.SIGTERM, lambda *_: None)
-
-    def on_step(step: Any) -> None:
-        if stop and rank == 0 and len(trace_of(model).steps) == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    model.fit(x[rows], y[rows], checkpoint=checkpoint, resume=resume, on_step=on_step)
-    return None if stop else (*_found(model)[:2], 0.0)
-
-
-def test_a_checkpoint_has_the_rows_that_were_not_held_out(tmp_path) -> None:
-    [whole] = in_processes(1, _early, str(tmp_path / "whole"), (40,), False, False)
-    stopped = str(tmp_path / "stopped")
-    in_processes(2, _early, stopped, (25, 15), True, False)
-    for shares in ((25, 15), (40,)):
-        path = shutil.copy(stopped, tmp_path / f"{len(shares)}")
-        found = in_processes(len(shares), _early, path, shares, False, True)[0]
         torch.testing.assert_close(found[0], whole[0], atol=1e-5, rtol=1e-5)
 
 
