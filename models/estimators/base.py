@@ -20,6 +20,7 @@ from liftednet import processes
 from liftednet.activation import Activation
 from liftednet.constraints import Constraint, RateConstraint
 from liftednet.errors import DataError
+from liftednet.samples import require_sample_weights
 from liftednet.validation import is_integer, require_seed
 
 from ..fingerprint import described_network
@@ -141,7 +142,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _learn(self, X: Rows, target: Rows, outputs: int, sample_weight: Any, **told: Any) -> Self:
         if not isinstance(self.verbose, bool) and not is_integer(self.verbose):
             raise DataError(f"verbose must be True or False, or 1 or 0, got {self.verbose!r}.")
-        told["sample_weight"] = None if sample_weight is None else numbers("weights", sample_weight)
+        told["sample_weight"] = None
+        if sample_weight is not None:
+            told["sample_weight"] = given = numbers("weights", sample_weight)
+            require_sample_weights(torch.from_numpy(given), len(X))
 
         def fit(model: Lifted, rows: tuple[Rows, Rows] = (X, target), **other: Any) -> Lifted:
             return model.fit(*rows, progress=bool(self.verbose), **{**told, **other})
