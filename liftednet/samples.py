@@ -413,7 +413,7 @@ class Design:
     @cached_property
     def total(self) -> Tensor:
         """[X - shift, 1]'1 in float64."""
-        if self.bias and not self.wide:
+        if self.bias and "gram" in self.__dict__:
             return self.gram[-1]
         total = self.inputs.new_zeros(self.features + self.bias, dtype=torch.float64)
         for part, chunk in self.rows():
@@ -429,8 +429,9 @@ class Design:
 
     @cached_property
     def steepest(self) -> float:
-        """No less than the largest eigenvalue of the Gram matrix, found by one look at that."""
-        return self.squared_norm if self.wide else float(self.gram.abs().sum(0).max())
+        """No less than the largest eigenvalue of the Gram matrix, by one look at that or at X."""
+        known = "gram" in self.__dict__
+        return float(self.gram.abs().sum(0).max() if known else self.squares.sum())
 
     @cached_property
     def squares(self) -> Tensor:

@@ -135,7 +135,8 @@ def multinomial(features: str, samples: int, rho: float, solvers: tuple[str, ...
 
 def sparse(quick: bool) -> Iterator[Comparison]:
     """Yield fits with an L1 penalty of correlated inputs, as lasso solvers have them."""
-    sizes = ((200, 50, 1),) if quick else ((1_000, 300, 1), (5_000, 1_000, 1), (1_000, 300, 20))
+    large = (1_000, 300, 1), (5_000, 1_000, 1), (1_000, 300, 20), (300, 3_000, 1)
+    sizes = ((200, 50, 1),) if quick else large
     for samples, inputs, units in sizes:
         for share in (0.1, 0.01):
             yield lasso(samples, inputs, units, share)

@@ -166,10 +166,17 @@ class WeightFit(Fit[Weights]):
             return self.cross
         return self.cross - torch.outer(self.design.centered.total, offset)
 
-    @property
+    @cached_property
     def by_gram(self) -> bool:
         """Whether sums over samples tell everything."""
         return isinstance(self.divergence, Joint) and not self.design.wide
+
+    @cached_property
+    def by_rows(self) -> WeightFit:
+        """The fit by passes over the samples, which take few units less time than a Gram matrix."""
+        fit = replace(self)
+        fit.__dict__["by_gram"] = False
+        return fit
 
     @cached_property
     def constant(self) -> float:
@@ -260,6 +267,8 @@ class WeightFit(Fit[Weights]):
         sets = [part for part in self.penalty.parts if not part.smooth]
         if len(sets) != 1 or self.divergence.smoothness is None:
             return ()
+        if type(sets[0]).duals is Penalty.duals:  # which has none, and needs no gradient
+            return ()
         weight = value.matrix.double()
         gradient = self.gradient(self.design.centered.joined(value))[0][: len(weight)]
         for square in self.penalty.parts:
@@ -303,19 +312,21 @@ class WeightFit(Fit[Weights]):
         most = min(within, convex)
         if self.design.bias:  # whose curvature is next to nothing where phi is saturated
             most += float((off[rows] ** 2 / (2 * self._curvature_of_bias(stacked))).sum())
-        if isinstance(self.divergence, Joint) and self.by_gram:  # no curvature is told below eps
+        if isinstance(self.divergence, Joint):  # no curvature is told below eps
             flat = self.lam * self.divergence.smoothness * self.design.centered.squares.max()
             most = min(most, float(off.square().sum() / (2 * _EPS * flat).clamp(min=_TINY)))
-        entries = self.design.mass * stacked.numel() ** 2  # alike on every process
+        kept = free.any(1) | self.by_gram  # of inputs at 0 no curvature is asked for
+        kept[0] = True  # for a design has one
+        entries = self.design.mass * (int(kept.sum()) * self.units) ** 2  # alike on every process
         if not most > told or (entries > _MOST and not self.by_gram):
             return told
         u = stacked if self.by_gram else self.outputs(stacked)  # a Gram matrix asks for no outputs
-        system, curved = self.lam * self.hessian(u, 0.0), torch.zeros_like(off)
-        curved[:rows] = curvature
-        system.diagonal().add_(curved.flatten())
         lost = float((off * stacked).abs().masked_fill(free, 0.0).sum())
-        chosen = free.flatten()
-        system, right = system[chosen][:, chosen], off.flatten()[chosen]
+        fit, curved = self if self.by_gram else self._of_inputs(kept[:rows]), torch.zeros_like(off)
+        system, curved[:rows] = self.lam * fit.hessian(u, 0.0), curvature
+        system.diagonal().add_(curved[kept].flatten())
+        chosen = free[kept].flatten()
+        system, right = system[chosen][:, chosen], off[free]
         least = _EPS * float(system.diagonal().max()) if len(right) else 0.0
         for _ in range(4):
             system.diagonal().add_(least)
@@ -325,6 +336,13 @@ class WeightFit(Fit[Weights]):
                 return max(told, min(most, lost + float(half.square().sum()) / 2))
             least *= 1e3
         return max(told, most)
+
+    def _of_inputs(self, kept: Tensor) -> WeightFit:
+        """Return the fit of some inputs, (inputs,), X as it is centered."""
+        design = self.design.centered
+        shift = None if design.shift is None else design.shift[kept]
+        inputs = design.inputs.detach()[:, kept]
+        return replace(self, design=replace(design, inputs=inputs, shift=shift))
 
     def _lost(self, weight: Tensor, violation: Tensor, gradient: Tensor) -> Tensor:
         """Return what the objective can fall by steps of rows of [W; b], at least.
@@ -491,7 +509,7 @@ class WeightFit(Fit[Weights]):
         """
         design, units = self.design.centered, u.shape[1]
         features = design.features + design.bias
-        if isinstance(self.divergence, Joint) and self.by_gram:
+        if isinstance(self.divergence, Joint) and not self.design.wide:
             identity = torch.eye(units, dtype=torch.float64, device=u.device)
             return torch.kron(self.divergence.smoothness * design.gram, identity)
         balanced, each = self.divergence.balanced, torch.arange(units)

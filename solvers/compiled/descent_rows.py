@@ -33,9 +33,12 @@ from .lanes import (
     without_result,
 )
 
-_ROUNDS = 20  # of descent, then exact solves as long as ever fewer units contradict them
+_ROUNDS = 2_000  # of descent, then exact solves as long as ever fewer units contradict them
 _PASSES = 500  # of a round
 _SAFE = 0.7  # share of the goal at which the gradient is taken anew
+_DAMPINGS = 0.0, 1e-4  # of the diagonal
+_BISECTIONS = 40
+_SINGULAR = 1e-13  # of a pivot, that a factor leaves of it where it depends on others
 _DIGITS = 3e-4  # by which changes fall until the gradient is taken anew
 
 
@@ -72,7 +75,7 @@ def _turned(pull, up, down, low, high, kink):
 
 @inner
 def _solve(system, x, count):
-    """Replace x by the solution of a system, unless it is not positive definite: say if it is.
+    """Replace x by the solution of a system that is positive definite, and say if it is.
 
     The system, on and below its diagonal, is replaced by its Cholesky factor, 1 over it there.
     """
@@ -84,10 +87,11 @@ def _solve(system, x, count):
                 total -= row[k] * other[k]
             row[m] = total * other[m]
         pivot, total = row[n], x[n]
+        least = pivot * _SINGULAR
         for k in range(n):
             pivot -= row[k] * row[k]
             total -= row[k] * x[k]
-        if not pivot > 0:
+        if not pivot > least:
             return False
         row[n] = 1.0 / np.sqrt(pivot)
         x[n] = total * row[n]
@@ -103,6 +107,38 @@ def _solve(system, x, count):
 def _cost(units, count):
     """Return the operations of a solve."""
     return count * (count * count / 6.0 + 4.0 * units)
+
+
+@inner
+def _go_along(hessian, right, rest, low, high, begun, ahead, v):
+    """Put the best of the segment from a point to another one within the ends into v."""
+    units, linear, square, share = len(v), 0.0, 0.0, 1.0
+    for i in range(units):
+        move, pull, curved = ahead[i] - begun[i], -right[i], 0.0
+        if move == 0:
+            continue
+        for k in range(units):
+            pull += hessian[i, k] * begun[k]
+            curved += hessian[i, k] * (ahead[k] - begun[k])
+        linear += move * pull
+        square += move * curved
+        end = high[i] if move > 0 else low[i]
+        share = min(share, max((end - begun[i]) / move, 0.0))
+    least, most = 0.0, share
+    for _ in range(_BISECTIONS):
+        share = (least + most) / 2
+        slope = linear + share * square
+        for i in range(units):
+            move = ahead[i] - begun[i]
+            at = begun[i] + share * move
+            side = 1.0 if at > 0 else -1.0
+            slope += move * ((rest.above if at > 0 else rest.below) * at + side * rest.kink)
+        if slope > 0:
+            most = share
+        else:
+            least = share
+    for i in range(units):
+        v[i] = begun[i] + least * (ahead[i] - begun[i])
 
 
 @compiled
@@ -125,7 +161,7 @@ def descend(hessian, right, rest, goal, budget, z):
     """
     below, above, kink = rest.below, rest.above, rest.kink
     units, used = len(hessian), 0.0
-    slope, v, x, up, down, signs = np.empty((6, units))
+    slope, v, x, up, down, signs, begun, ahead = np.empty((8, units))
     system, chosen = np.empty((units, units)), np.empty(units, np.int64)
     for i in range(units):
         curve, least = hessian[i, i], np.finfo(np.float64).tiny
@@ -155,9 +191,10 @@ def descend(hessian, right, rest, goal, budget, z):
                         for k in range(units):
                             slope[k] -= change * hessian[i, k]
                 enough = number == 0 and 2.0 * sweep * units * units > _cost(units, count)
-                if enough or used > budget or (turned == 0 and sweep >= number * number):
+                if enough or used > budget or (turned == 0 and sweep >= min(number * number, 3)):
                     break
-            before, wrong = units + 2, units + 1
+            before, wrong, begun[:] = units + 2, units + 1, v
+            ahead[:] = v
             while 0 < wrong < before:
                 before, wrong, count = wrong, 0, 0
                 for k in range(units):
@@ -172,20 +209,30 @@ def descend(hessian, right, rest, goal, budget, z):
                 used += _cost(units, count)
                 if used > budget:
                     return np.inf
-                for a in range(count):
-                    i = chosen[a]
-                    row = hessian[i]
-                    for b in range(a):
-                        system[a, b] = row[chosen[b]]
-                    system[a, a] = row[i] + (above if signs[i] > 0 else below)
-                    x[a] = slope[i] - signs[i] * kink
-                if not _solve(system, x, count):
-                    return np.inf
+                for damping in _DAMPINGS:  # where more are free than samples tell apart
+                    for a in range(count):
+                        i = chosen[a]
+                        row = hessian[i]
+                        for b in range(a):
+                            system[a, b] = row[chosen[b]]
+                        system[a, a] = row[i] + (above if signs[i] > 0 else below)
+                        x[a] = slope[i] - signs[i] * kink + damping * system[a, a] * v[i]
+                        system[a, a] += damping * system[a, a]
+                    solved = _solve(system, x, count)
+                    if solved:
+                        break
+                if not solved or damping > 0:
+                    for a in range(count * solved):
+                        ahead[chosen[a]] = x[a]
+                    wrong = units + 1
+                    break
                 for a in range(count):
                     i = chosen[a]
                     v[i] = x[a]
                     for k in range(units):
                         slope[k] -= x[a] * hessian[i, k]
+                if before > units:
+                    ahead[:] = v
                 for i in range(units):
                     pull = slope[i] + hessian[i, i] * v[i]
                     to, sign = _turned(pull, up[i], down[i], low[i], high[i], kink)
@@ -196,6 +243,7 @@ def descend(hessian, right, rest, goal, budget, z):
                         v[i], signs[i] = to, sign
             if wrong == 0:
                 break
+            _go_along(hessian, right[n], rest, low, high, begun, ahead, v)
         if wrong > 0:
             return np.inf
         for i in range(units):

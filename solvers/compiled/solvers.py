@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from liftednet.activations import ReLU, SimplexProjection
 from liftednet.activations.simplex import SLACK
 from liftednet.divergences import Joint, Tight
 from liftednet.losses import SimplexCrossEntropy
-from liftednet.penalties import L1, GroupLasso, Penalty, SquaredFrobenius
+from liftednet.penalties import GroupLasso
 from liftednet.problems import Link, OutputFit, StateFit, WeightFit, Weights
 from liftednet.problems.fit import Measure, measured
 from liftednet.problems.priors import in_float64
@@ -56,6 +56,15 @@ from .loops import (
     rows_of,
     worth_compiling,
 )
+from .sparse_weights import (
+    LONGEST,
+    MOST_INPUTS,
+    ROUNDING,
+    by_few_inputs,
+    descended,
+    has_few_inputs,
+    parted,
+)
 
 # of CompiledNewton
 _MOST = 32  # columns of all links, whose products are as many as half their square
@@ -77,12 +86,9 @@ _DESCENT = Loops((*_BY_DESCENT, _NEWTON[1]), "sweeps")
 # of CompiledSimplex
 _SIMPLEX = "simplex_rows.simplex_rows", "measure_rows.of_simplex"
 # of CoordinateDescent
-_INPUTS = 4_096  # inputs, of which each has a row of sums
-_LONGEST = 400  # steps of accelerated gradients in whose time it is left to them
 _PASSES = 20_000  # over rows
 _QUICK = 16  # times as fast an entry of sums is in a step of torch's as one of states
 _FIT = 1_500  # entries in whose time torch begins and ends a fit
-_ROUNDING = 1e-13  # of terms, that sums over samples may be off
 
 Cache = TypeVar("Cache")
 
@@ -482,49 +488,6 @@ def _joined(parts: Iterable[tuple[float, float]]) -> Measure:
     return measured(sum(objectives), max(residuals))
 
 
-class Parts(NamedTuple):
-    """A penalty that sees each entry of W by itself, or each row.
-
-    Attributes:
-        low: the least W, (inputs, units) or (1, 1).
-        high: the largest.
-        kink: of kink |w|.
-        group: of group |w_i|_2 for every row, beside squares alone.
-        square: of square |w - w_0|^2 / 2.
-        pull: the sum of square w_0, (inputs, units), or None.
-    """
-
-    low: Tensor
-    high: Tensor
-    kink: float
-    group: float
-    square: float
-    pull: Tensor | None
-
-
-def parted(penalty: Penalty, shape: tuple[int, int]) -> Parts | None:
-    """Return a penalty by its parts, or None where it is more than that."""
-    high = torch.full((1, 1), torch.inf, dtype=torch.float64)
-    low, kink, group, square = -high, 0.0, 0.0, 0.0
-    pull: Tensor | None = None
-    for part in penalty.parts:
-        if isinstance(part, SquaredFrobenius):
-            square += part.curvature
-            if part.center is not None:
-                own = part.linear_term(torch.zeros(shape, dtype=torch.float64))
-                pull = own if pull is None else pull + own
-        elif isinstance(part, L1):
-            kink += part.rho
-        elif isinstance(part, GroupLasso):
-            group += part.rho
-        elif (ends := part.ends(shape)) is not None:
-            low, high = torch.maximum(low, ends[0]), torch.minimum(high, ends[1])
-        else:
-            return None
-    entries = kink > 0 or bool(low.isfinite().any()) or bool(high.isfinite().any())
-    return None if group and entries else Parts(low, high, kink, group, square, pull)
-
-
 @dataclass(frozen=True)
 class CoordinateDescent(_ByLoops, Solver[WeightFit, Weights, None]):
     """Solves a quadratic weight fit with a penalty of entries or of rows, by its Gram matrix.
@@ -532,7 +495,8 @@ class CoordinateDescent(_ByLoops, Solver[WeightFit, Weights, None]):
     With H the Gram matrix about the mean of X and q what it pulls to, every unit is
     min w'Hw / 2 - <q, w> + penalty(w): coordinate descent finds which entries are zero, at an
     end or free, and a Cholesky factor of H there what the free ones are; entries that
-    contradict it change (Kim and Park, 2011, for nonnegative ones). Rows of a `GroupLasso` are
+    contradict it change (Kim and Park, 2011, for nonnegative ones). Of few units with an L1
+    penalty only inputs that are not 0 are in H. Rows of a `GroupLasso` are
     minimized over one after another. What takes too long is left to `ProximalWeights`.
 
     Attributes:
@@ -557,12 +521,16 @@ class CoordinateDescent(_ByLoops, Solver[WeightFit, Weights, None]):
 
     def refusal(self, problem: WeightFit) -> str | None:
         """Ask for a quadratic divergence, a penalty of entries or rows, a CPU, and Numba."""
-        if not problem.by_gram:
-            return 'it needs divergence="joint", and at least as many samples as inputs'
-        if parted(problem.penalty, (problem.design.features, problem.units)) is None:
+        if not isinstance(problem.divergence, Joint):
+            return 'it needs divergence="joint"'
+        found = parted(problem.penalty, (problem.design.features, problem.units))
+        if found is None:
             return f"it needs a penalty of each entry or row by itself, not {problem.penalty!r}"
-        if problem.design.features > _INPUTS:
-            return f"it serves at most {_INPUTS} inputs, not {problem.design.features}"
+        if not has_few_inputs(problem, found):
+            if problem.design.wide:
+                return "it needs as many samples as inputs, or an L1 penalty of few units"
+            if problem.design.features > MOST_INPUTS:
+                return f"it serves at most {MOST_INPUTS} inputs, not {problem.design.features}"
         return refusal(problem.targets)
 
     def _asks(self, problem: WeightFit) -> tuple[Loops, int]:
@@ -590,40 +558,36 @@ class CoordinateDescent(_ByLoops, Solver[WeightFit, Weights, None]):
 
         found = parted(problem.penalty, (problem.design.features, problem.units))
         assert isinstance(problem.divergence, Joint) and found is not None  # asked for by refusal
+        if has_few_inputs(problem, found):
+            few = by_few_inputs(problem, found, start, 1e-3 * tolerance)
+            if few is not None:
+                _ = problem.by_rows  # which judges them
+                return few, 1
+            if problem.design.wide:
+                return problem.zeros(), 0
         design, asked = problem.design.centered, problem.asked  # by one pass with the Gram matrix
         (gram, mean), curvature = design.about_mean, problem.divergence.smoothness
         hessian = problem.lam * curvature * gram
         right = problem.lam * (asked if mean is None else asked[:-1] - mean.outer(asked[-1]))
         right = right if found.pull is None else right + found.pull
         size = max(float(right.abs().max()), found.kink, found.group)
-        goal, whole, b = max(_ROUNDING, 1e-3 * tolerance) * size, array(hessian), array(right.T)
+        goal, whole, b = max(ROUNDING, 1e-3 * tolerance) * size, array(hessian), array(right.T)
         begin = problem.zeros() if start is None else start
         z = array(begin.matrix.double().T).copy()
         if found.group:
             square, group = float(found.square), float(found.group)
             most = descend_together(whole, b, square, group, goal, _PASSES, z)
         else:
-            most = self._by_entries(found, whole, b, goal, z)
+            most = descended(found, whole, b, goal, z, LONGEST)
         matrix = torch.from_numpy(z).T
         if mean is not None:
             bias = asked[-1] / (design.mass * curvature) - mean @ matrix
             matrix = torch.cat([matrix, bias.unsqueeze(0)])
         return design.split(matrix), int(math.isfinite(most))
 
-    def _by_entries(self, found: Parts, whole: Array, b: Array, goal: float, z: Array) -> float:
-        from .descent_rows import Rest, descend
-
-        low, high = (array(end.expand(len(whole), -1).T) for end in (found.low, found.high))
-        rest = Rest(low, high, found.square, found.square, found.kink)
-        goals = np.full((len(z), 1), goal)
-
-        def work(part: slice) -> float:
-            own: Any = rest if len(low) == 1 else rest._replace(low=low[part], high=high[part])
-            budget = _LONGEST * 2.0 * len(whole) ** 2 * len(z[part])
-            used: float = descend(whole, b[part], own, goals[part], budget, z[part])
-            return used
-
-        return max(in_threads(work, *z.shape))
+    def measured(self, problem: WeightFit, value: Weights) -> Measure:
+        """Return the measure of the problem, by passes over the samples where those were enough."""
+        return (problem.by_rows if "by_rows" in problem.__dict__ else problem).measure(value)
 
 
 # What has loops compiled calls them with numbers of the types that they take.

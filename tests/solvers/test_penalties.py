@@ -178,16 +178,36 @@ def by_coordinates(fit: WeightFit) -> Any:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("share", [1.0, 0.6])
 @pytest.mark.parametrize("positive", [False, True])
-def test_elastic_nets_are_those_of_scikit_learn(seed: int, share: float, positive: bool) -> None:
-    (x, y), alpha, most = data(80, 30, 3, seed), 0.3, {"tol": 1e-12, "max_iter": 100_000}
-    penalty: Penalty = L1(80 * alpha * share)
+@pytest.mark.parametrize("shape", [(80, 30, 3), (80, 70, 2), (40, 300, 2)])
+def test_elastic_nets_are_those_of_scikit_learn(
+    shape: tuple[int, int, int], seed: int, share: float, positive: bool
+) -> None:
+    """By a Gram matrix, by few inputs of rows, and of more inputs than rows."""
+    (x, y), alpha, most = data(*shape, seed), 0.3, {"tol": 1e-12, "max_iter": 100_000}
+    penalty: Penalty = L1(shape[0] * alpha * share)
     if share < 1:
-        penalty = penalty + SquaredFrobenius(40 * alpha * (1 - share))
+        penalty = penalty + SquaredFrobenius(shape[0] / 2 * alpha * (1 - share))
     penalty = penalty + Nonnegative() if positive else penalty
     found = by_coordinates(WeightFit(SQUARED, Design(x), y, penalty))
     exact: Any = ElasticNet(alpha, l1_ratio=share, positive=positive, **most).fit(x, y)
     np.testing.assert_allclose(found.matrix, exact.coef_.T, atol=1e-6)
     np.testing.assert_allclose(found.bias, exact.intercept_, atol=1e-5)
+
+
+def test_an_l1_penalty_that_is_all_but_none_leaves_as_many_inputs_as_rows() -> None:
+    """Sets with more inputs than rows have no inverse: damped steps leave what is too many."""
+    x, y = data(60, 600, 1, 0)
+    weights = torch.arange(60) % 3
+    y = y - (weights[:, None] * y).sum(0) / weights.sum()
+    for share in (0.01, 1e-3):
+        rho = share * float((x.T @ (weights[:, None] * y)).abs().max())
+        fit = WeightFit(SQUARED, Design(x, weights=weights.double()), y, L1(rho))
+        found = by_coordinates(fit)
+        assert int((found.matrix != 0).sum()) < 40
+        w = found.matrix.numpy()
+        slopes = (x.T @ (weights[:, None] * (y - found.apply(x)))).numpy()
+        np.testing.assert_allclose(slopes[w != 0], rho * np.sign(w[w != 0]), rtol=1e-6)
+        assert np.abs(slopes).max() <= rho * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
