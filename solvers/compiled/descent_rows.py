@@ -35,6 +35,7 @@ from .lanes import (
 
 _ROUNDS = 2_000  # of descent, then exact solves as long as ever fewer units contradict them
 _PASSES = 500  # of a round
+_SWEEPS = 40  # in which no unit turns, before an exact solve is tried again
 _SAFE = 0.7  # share of the goal at which the gradient is taken anew
 _DAMPINGS = 0.0, 1e-4  # of the diagonal
 _BISECTIONS = 40
@@ -191,7 +192,11 @@ def descend(hessian, right, rest, goal, budget, z):
                         for k in range(units):
                             slope[k] -= change * hessian[i, k]
                 enough = number == 0 and 2.0 * sweep * units * units > _cost(units, count)
-                if enough or used > budget or (turned == 0 and sweep >= min(number * number, 3)):
+                if (
+                    enough
+                    or used > budget
+                    or (turned == 0 and sweep >= min(number * number, _SWEEPS))
+                ):
                     break
             before, wrong, begun[:] = units + 2, units + 1, v
             ahead[:] = v

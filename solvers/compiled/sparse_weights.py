@@ -22,6 +22,7 @@ ROUNDING = 1e-13  # of terms, that sums over samples may be off
 LONGEST = 400  # steps of accelerated gradients in whose time it is left to them
 _LONGEST_OF_FEW = 8_000  # likewise, of steps that need all rows
 _FEW_UNITS = 16  # inputs for each, from which passes over rows are faster than a Gram matrix
+_FEW_ENTRIES = 1 << 20  # of X, whose Gram matrix takes as long as a few passes
 _ADDED = 32  # inputs that a set begins with
 
 
@@ -75,7 +76,7 @@ def has_few_inputs(problem: WeightFit, found: Parts) -> bool:
         return False
     if bool((found.low > 0).any()) or bool((found.high < 0).any()):
         return False
-    return design.wide or not (problem.small and problem.dtype is torch.float32)
+    return design.wide or design.inputs.numel() > _FEW_ENTRIES
 
 
 def descended(
@@ -134,7 +135,7 @@ def by_few_inputs(
     goal = max(ROUNDING, tolerance) * max(float(right.abs().max()), found.kink)
     matrix = torch.zeros_like(right) if start is None else start.matrix.double()
     added, inside = matrix.any(1), torch.zeros(features, dtype=torch.bool)
-    chosen, columns = inside.nonzero()[:, 0], left[:, :0]
+    chosen, blocks = inside.nonzero()[:, 0], [left.T[:0]]
     means, hessian = right[:0, 0], right[:0, :0]
     while True:
         wrong = (gradient * ups).maximum(-gradient * downs).amax(1).masked_fill(inside, 0.0)
@@ -146,18 +147,18 @@ def by_few_inputs(
         chosen, inside = torch.cat([chosen, new]), inside | added
         if len(chosen) > MOST_INPUTS:
             return None
-        more = design.inputs.detach()[:, new].double()
+        more = design.inputs.detach().T[new].double()  # each in a row, whose copies are fast
         if design.shift is not None:
-            more -= design.shift[new]
+            more -= design.shift[new, None]
+        counts = 1.0 if design.weights is None else design.weights.double()
         if mean is not None:
-            center = design.weighed(more, slice(None)).sum(0) / design.mass
-            more, means = more - center, torch.cat([means, center])
-        own = curvature * design.weighed(more, slice(None))
-        beside = columns.T @ own
-        hessian = torch.cat(
-            [torch.cat([hessian, beside], 1), torch.cat([beside.T, more.T @ own], 1)]
-        )
-        columns, z = torch.cat([columns, more], 1), array(matrix[chosen].T).copy()
+            center = (more * counts).sum(1) / design.mass
+            more, means = more - center.unsqueeze(1), torch.cat([means, center])
+        own = curvature * (more * counts).T
+        beside = torch.cat([block @ own for block in blocks])
+        hessian = torch.cat([torch.cat([hessian, beside], 1), torch.cat([beside.T, more @ own], 1)])
+        blocks.append(more)
+        z = array(matrix[chosen].T).copy()
         ends = found
         if len(found.low) > 1:
             ends = found._replace(low=found.low[chosen], high=found.high[chosen])
@@ -165,7 +166,11 @@ def by_few_inputs(
         if not math.isfinite(used):
             return None
         matrix[chosen] = torch.from_numpy(z).T
-        gradient, added = slopes(left - columns @ matrix[chosen]), torch.zeros_like(inside)
+        parts = matrix[chosen].split([len(block) for block in blocks])
+        fitted = sum(
+            (block.T @ part for block, part in zip(blocks, parts, strict=True)), 0.0 * left
+        )
+        gradient, added = slopes(left - fitted), torch.zeros_like(inside)
     if mean is None:
         return design.split(matrix)
     return design.split(torch.cat([matrix, (mean - means @ matrix[chosen]).unsqueeze(0)]))
