@@ -31,7 +31,7 @@ from liftednet.layers.join import Concatenation, Scaled, Sum
 from liftednet.layers.modules import Layout
 from liftednet.validation import is_number
 
-from .reader import HIDDEN, PASSED, STATES, Reader, Seen, each, reads
+from .reader import HIDDEN, MADE, PASSED, STATES, Reader, Seen, each, reads
 from .tracing import Call
 
 # Activations: which of ours they are, where they bend, and which of them are split.
@@ -156,7 +156,7 @@ def _prelu(reader: Reader, call: Call) -> Seen | None:
     if x is None or x.layout.axis != 0:
         return None
     up, down = (reader.state(call, ReLU(), u) for u in (x.expression, -x.expression))
-    beside = (-1, *(1,) * (len(x.layout.shape) - 1)) if len(slope) > 1 else (1,)
+    beside = (len(slope), *(1,) * (len(x.layout.shape) - 1)) if len(slope) > 1 else (1,)
     plain = Layout((1, *x.layout.shape))
     return Seen(up - reader.scaled(down, plain, beside, slope, None), x.layout)
 
@@ -305,7 +305,7 @@ def _masked_fill(reader: Reader, call: Call) -> Any:
     return Seen(reader.torch_map(masked, (tensor, mask), above, call.name, linear=True), above)
 
 
-@reads("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
+@reads(*MADE)
 def _filled(reader: Reader, call: Call) -> Seen:
     made = call.function(*call.args, **call.kwargs)  # anew: a call behind may have changed it
     return reader.constant(made, reader.layout)

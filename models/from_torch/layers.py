@@ -308,7 +308,7 @@ def _recurrent(reader: Reader, call: Call) -> Any:
     if (
         x is None
         or x.layout.axis != (0 if batch_first else 1)
-        or any(bool(h.any()) for h in starts)
+        or any(reader.moves(h) or bool(h.any()) for h in starts)
         or len(flat) != many * layers * (1 + both)  # a projection is one more
         or reader.network.steps not in (None, steps)
     ):

@@ -328,7 +328,8 @@ def lift(
     model = LiftedModule(network, reader, **settings)
     longer = tuple(torch.cat([x, x[:1]]) for x in given)
     for one in (given, longer):
-        _require_equal(model, term, loss, one)
+        _require_equal(model, term, loss, one, trace(network, one)[1])
+    _require_equal_elsewhere(model, term, loss, elsewhere(given))
     if show:
         sys.stdout.write(f"{model.summary()}\n")
     return model
@@ -375,6 +376,22 @@ def _as_samples(x: Any, like: Tensor) -> Tensor:
     whole = not found.is_floating_point() and found.dtype is not torch.uint8  # places in a table
     found = found.to(like.device, found.dtype if whole else like.dtype)
     return torch.cat([found, found]) if len(found) == 1 else found.clone()
+
+
+def elsewhere(example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return other values of real numbers with the same signs and zeros, for zeros those in 0..1.
+
+    What the network computes of the example, and keeps, is not what it computes of these.
+    """
+    drawn = torch.Generator().manual_seed(0)
+
+    def moved(x: Tensor) -> Tensor:
+        if not x.is_floating_point():
+            return x
+        share = torch.rand(x.shape, generator=drawn).to(x)
+        return x * (0.8 + 0.4 * share) if bool(x.any()) else share
+
+    return tuple(map(moved, example))
 
 
 def _declare_loss(reader: Reader, output: Seen, loss: Loss) -> Expression:
@@ -454,9 +471,22 @@ def _refuse_probabilities(loss: Loss, reader: Reader, output: Tensor) -> None:
         )
 
 
-def _require_equal(
-    model: LiftedModule, term: Expression, loss: Loss, example: tuple[Tensor, ...]
+def _require_equal_elsewhere(
+    model: LiftedModule, term: Expression, loss: Loss, others: tuple[Tensor, ...]
 ) -> None:
+    """Refuse a reading that computes what the network does of its example alone."""
+    try:
+        wanted = trace(model.module, others)[1]
+    except DataError:  # the network refuses these values
+        return
+    if bool(wanted.isfinite().all()):
+        _require_equal(model, term, loss, others, wanted, at_example=False)
+
+
+def _require_equal(
+    model: LiftedModule, term: Expression, loss: Loss, example: tuple[Tensor, ...], wanted: Tensor,
+    *, at_example: bool = True,
+) -> None:  # fmt: skip
     """Refuse a reading that does not compute what the network does."""
     X = tuple(x.to(model.dtype) for x in example)
     data = prepared(model.network, X, None, dtype=model.dtype, device=model.device)
@@ -472,7 +502,6 @@ def _require_equal(
                 f"a call keeps the number of samples of the example ({error}); the calls are "
                 f"{', '.join(line.call for line in model.lines)}."
             ) from error
-        wanted = trace(model.module, example)[1]
         _refuse_probabilities(loss, reader, wanted)
         state = model.network.terms[0].activation
         if term.sequence:
@@ -482,9 +511,12 @@ def _require_equal(
         far = min(float((x.reshape(wanted.shape) - wanted).abs().max()) for x in readings)
         scale = float(wanted.abs().max().clamp(min=1.0))
         if not far <= _TOLERANCES[wanted.dtype] * scale:
+            first = "at other values than the example's: somewhere"
+            if at_example:
+                first = f"first {reader.first_off(values, len(X[0]))}. There or before,"
             raise DataError(
                 f"the lifted network is off by {far:.3g} from the network's own output of size "
-                f"{scale:.3g}, first {reader.first_off(values, len(X[0]))}. There or before, it "
+                f"{scale:.3g}, {first} it "
                 "makes a Python number of values or of the number of samples (keep it in a "
                 "tensor), draws random numbers, or changes a view in place (write x = x.relu())."
             )

@@ -28,6 +28,8 @@ Row = Callable[["Reader", Call], Any]
 ROWS: dict[str, Row] = {}
 
 LAYER, STATES, PASSED, CURVED = "layer", "states", "passed through", "linearized"
+# Which take no values of their arguments:
+MADE = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
 HIDDEN = -1e30  # a score whose softmax is 0
 # Whose second argument multiplies the first:
 _FACTORS = ("linear", "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d")
@@ -122,6 +124,7 @@ class Reader:
         log_softmax: the last one over the classes, and what it takes.
         by_position: parameters, by their ids, each row of which is added to one position.
         layouts: of the tensors that the call returns which is read.
+        moving: ids of the tensors that other inputs or weights would change.
     """
 
     convex: bool = False
@@ -134,6 +137,7 @@ class Reader:
     log_softmax: tuple[Expression, Expression] | None = None
     by_position: set[int] = field(default_factory=set)
     layouts: list[Layout] = field(default_factory=list)
+    moving: set[int] = field(default_factory=set)
     _seen: dict[int, Seen] = field(default_factory=dict)
     _together: dict[int, set[tuple[int, ...]]] = field(default_factory=dict)
     _calls: list[tuple[Call, Call, list[Seen]]] = field(default_factory=list)
@@ -165,6 +169,7 @@ class Reader:
         for x, y in zip(example, longer, strict=True):
             layout = self._layout(x, y, "the example")
             self._seen[id(x)] = Seen(self.network.input(*layout.shape), layout)
+            self.moving.add(id(x))
         for call in calls:
             parameters = tuple(id(x) for x in self._trained(call))
             for one in parameters:
@@ -211,6 +216,7 @@ class Reader:
             )
         pairs = zip(tensors_in(call.result), tensors_in(again.result), strict=True)
         self.layouts = [self._layout(a, b, call.where) for a, b in pairs]
+        self._follow(call)
         if not self.sees(call) and not any(True for _ in self._trained(call)):
             for tensor, layout in zip(tensors_in(call.result), self.layouts, strict=True):
                 if layout.axis is not None:  # made for so many samples, and the same for each
@@ -221,6 +227,23 @@ class Reader:
         for tensor, seen in zip(tensors_in(call.result), _flat(found), strict=True):
             self._seen[id(tensor)] = seen
         self._calls.append((call, again, _flat(found)))
+
+    def moves(self, tensor: Tensor) -> bool:
+        """Say whether other inputs or weights would change a tensor."""
+        return id(tensor) in self.moving or self.trains(tensor)
+
+    def _follow(self, call: Call) -> None:
+        """Keep which tensors a call moves, and warn where samples meet in one."""
+        given = [x for x in tensors_in([call.args, call.kwargs]) if self.moves(x)]
+        if not given or call.name in MADE:
+            return
+        self.moving.update(id(x) for x in tensors_in(call.result))
+        rows = [self._seen[id(x)].layout for x in given if id(x) in self._seen]
+        if any(x.axis is not None for x in rows) and any(x.axis is None for x in self.layouts):
+            processes.warn(
+                f"{call.where} is of all samples of a batch together, as it is of the example's: "
+                "what the network answers for one of them depends on the others beside it."
+            )
 
     def _warn_of_taken(self, call: Call) -> None:
         """Say that what Python was told of the values of the example holds for all samples."""

@@ -68,6 +68,7 @@ NETWORKS: dict[str, tuple[tuple[int, ...], int, Callable[[Any, Tensor], Any]]] =
     "clamp": (FLAT, 3, lambda s, x: s.three(s.one(x).clamp(min=0))),
     "in place": (FLAT, 3, in_place),
     "scale": (FLAT, 3, lambda s, x: s.three(s.scale * s.one(x).relu())),
+    "a slope for each": (FLAT, 3, lambda s, x: s.three(F.prelu(s.one(x), s.scale))),
     "scalar parameter": (FLAT, 3, lambda s, x: s.three(s.mix * s.one(x).relu())),
     "chunk": (FLAT, 3, halves),
     "unbind": (STEPS, 3, lambda s, x: s.three(s.steps(x.unbind(1)[-1]).relu())),
@@ -127,6 +128,43 @@ def test_a_value_that_python_takes_of_the_data_is_told_with_its_line() -> None:
         lift(Written(branches), torch.rand(2, 6), loss=CrossEntropy(), show=False)
 
 
+def test_samples_that_meet_are_told_of() -> None:
+    def forward(s: Any, x: Tensor) -> Any:
+        return s.three(s.one(x) - s.one(x).mean(0))
+
+    with pytest.warns(FitWarning, match=r"mean in the network .* of all samples of a batch"):
+        lift(Written(forward), torch.rand(2, 6), loss=CrossEntropy(), show=False)
+
+
+class Begun(nn.Module):
+    """A recurrent layer that begins with a state of its own."""
+
+    def __init__(self, kind: str) -> None:
+        """Take where it is from: the data, a layer on them, or a parameter; of zeros, or not."""
+        super().__init__()
+        self.kind, self.cells, self.last = kind, nn.GRU(2, 8, batch_first=True), nn.Linear(8, 3)
+        self.layer, self.state = nn.Linear(8, 8, bias=False), nn.Parameter(torch.zeros(1, 1, 8))
+
+    def forward(self, x: Tensor, h: Tensor) -> Any:
+        """Return the scores."""
+        begin = {"data": h, "layer": self.layer(h), "zeros": torch.zeros_like(h)}.get(self.kind)
+        begin = self.state.repeat(1, len(x), 1) if begin is None else begin[None].contiguous()
+        return self.last(self.cells(x, begin)[0][:, -1])
+
+
+@pytest.mark.parametrize("kind", ["data", "layer", "parameter", "zeros"])
+def test_a_first_state_of_zeros_in_the_example_is_what_it_is_of_other_samples(kind) -> None:
+    torch.manual_seed(0)
+    network, x, h = Begun(kind), torch.randn(30, 3, 2), torch.randn(30, 8)
+    h[:2] = 0
+    options: Any = {"method": Minibatch(epochs=2, batch_size=5, rate=0.1), "show": False}
+    lifted = lift(network, (x[:2], h[:2]), loss=CrossEntropy(), **options)
+    lifted.fit((x, h), torch.arange(30) % 3)
+    torch.testing.assert_close(lifted.scores((x, h)), lifted.write_().eval()(x, h))
+    assert bool(network.state.any()) == (kind == "parameter")
+    assert any("recurrent layers" in line.text for line in lifted.lines) == (kind == "zeros")
+
+
 def test_nothing_is_told_of_shapes_and_types() -> None:
     def forward(s: Any, x: Tensor) -> Any:
         assert x.ndim == 2
@@ -160,6 +198,7 @@ NOT_READ: list[tuple[Any, str]] = [
     (assigned, r"setitem in the network \(test_everyday.*py:\d+\) assigns"),
     (lambda s, x: (s.one(x), x), "returns one tensor of its inputs, and this returns tuple"),
     (lambda s, x: x @ x.T + s.one(x).sum(), r"matmul in the network \(.*\) mixes samples"),
+    (lambda s, x: s.one(x) + torch.tensor(x.numpy()[0, 0]), r"off .* at other values than the ex"),
     (lambda s, x: s.one(x) * float(len(x)), r"is off by .* first at mul in the network \(.*\d"),
 ]
 
