@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
 
 
+_SUMMED, _OFF = 8, 1e-6  # rows of which a declared loss is the sum, to what CVXPY's solvers tell
+
 __all__ = [
     "BinaryCrossEntropy",
     "CrossEntropy",
@@ -571,7 +573,8 @@ class Declared(_Numbers, OutputLoss):
     It has output states of its own, and the reference solver serves it: slow but right.
 
     Raises:
-        DeclarationError: at first use, the expression is not convex in z to CVXPY.
+        DeclarationError: at first use, the expression is not convex in z to CVXPY, is without z, or
+            is no sum over the samples.
 
     Example:
         >>> import cvxpy as cp
@@ -601,14 +604,29 @@ class Declared(_Numbers, OutputLoss):
 
     def expression(self, y: Expression, z: Expression) -> Expression:
         """Return the declared L(y, z)."""
-        return self.function(y, z)
+        found = self.function(y, z)
+        inside = {x.id for x in found.variables()} if hasattr(found, "variables") else set()
+        if not {x.id for x in z.variables()} <= inside:
+            raise DeclarationError(f"{self!r} is without z, which nothing would be fitted to.")
+        return found
 
     def output_values(self, y: Tensor, z: Tensor) -> Tensor:
         """Return the loss of every sample, (samples,), evaluated by CVXPY."""
         pairs = zip(*(x.detach().double().cpu().numpy()[:, None] for x in (y, z)), strict=True)
         with stating(repr(self)):
             rows = [self.function(*map(cp.Constant, pair)) for pair in pairs]
-            return z.new_tensor(evaluate_all(rows))
+            values = evaluate_all(rows)
+            some = (cp.Constant(x.detach().double().cpu().numpy()[:_SUMMED]) for x in (y, z))
+            (together,) = evaluate_all([self.function(*some)])
+        total = sum(values[:_SUMMED])
+        if abs(together - total) > _OFF * (1 + abs(total)):
+            count = len(values[:_SUMMED])
+            raise DeclarationError(
+                f"{self!r} must be a sum over the samples: of {count} rows together it is "
+                f"{together:.6g}, and of one after another {total:.6g}. Write cp.sum(...) of the "
+                "losses of all rows, in place of their mean, maximum or norm."
+            )
+        return z.new_tensor(values)
 
     def stationary_point(
         self, z: Tensor, y: Tensor, u: Tensor, activation: Activation, lam: float

@@ -323,7 +323,7 @@ def describe(
     A declared activation, loss or penalty is one of the others: a file cannot hold code.
 
     Args:
-        value: numbers, names, parts, tensors, arrays, or sequences of them.
+        value: numbers, names, parts, tensors, arrays, or sequences or mappings of them.
         known: classes of parts by name; None for the catalogue of the language.
         tensors: where tensors are put, numbered; None for no tensors.
     """
@@ -338,6 +338,9 @@ def describe(
         value = sorted(value, key=repr)
     if isinstance(value, list | tuple):
         return [describe(each, known, tensors) for each in value]
+    if isinstance(value, Mapping):  # whose keys may be numbers
+        pairs = [[describe(each, known, tensors) for each in pair] for pair in value.items()]
+        return {"pairs": pairs}
     if isinstance(value, Tensor) and tensors is not None:
         tensors[f"constant.{len(tensors) + 1}"] = value
         return {"tensor": f"constant.{len(tensors)}"}
@@ -370,6 +373,8 @@ def rebuild(
         return tuple(rebuild(each, option, known, tensors) for each in described)
     if not isinstance(described, dict):
         return described
+    if "pairs" in described:
+        return {k: rebuild(v, option, known, tensors) for k, v in described["pairs"]}
     if "tensor" in described:
         return (tensors or {})[described["tensor"]]
     name = str(described.get("name"))

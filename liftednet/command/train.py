@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -120,27 +121,34 @@ _KINDS = 20  # of integers that are labels, if nobody says otherwise
 _DECIMAL_COMMA = r"\s*[+-]?\d+(,\d+)?\s*"
 
 
-def read_table(path: Path) -> pd.DataFrame:
+def read_table(path: Path, texts: Sequence[Any] = ()) -> pd.DataFrame:
     """Return what a csv or tsv file holds, whose first line has the names of its columns.
 
     Between values stand commas, or semicolons or tabs where that line has no comma outside of
     quotes.
 
+    Args:
+        path: of the file.
+        texts: columns that are text, whatever stands there.
+
     Raises:
         DataError: the file cannot be read, is of another kind, has a column without a name or two
             of one name, rows that are longer than its first line, or numbers with decimal commas.
     """
-    if path.suffix not in (".csv", ".tsv"):
+    if path.suffix.lower() not in (".csv", ".tsv"):
         raise DataError(f"{path} must be a csv or a tsv file.")
     try:
-        with path.open(encoding="utf-8-sig") as file:
-            first = next((line for line in file if line.strip()), "")
-        marks, plain = "\t" if path.suffix == ".tsv" else ",;\t", re.sub('"[^"]*"', "", first)
-        mark = next((mark for mark in marks if mark in plain), marks[0])
-        names = next(csv.reader([first], delimiter=mark), [])
+        marks = "\t" if path.suffix.lower() == ".tsv" else ",;\t"
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = (line for line in file if line.strip())
+            first = next(lines, "")
+            plain = re.sub('"[^"]*"?', "", first)
+            mark = next((mark for mark in marks if mark in plain), marks[0])
+            names = next(csv.reader(chain([first], lines), delimiter=mark), [])
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # of values beyond all names
-            frame = pd.read_csv(path, sep=mark, encoding="utf-8-sig", index_col=False)
+            told = {"sep": mark, "encoding": "utf-8-sig", "index_col": False}
+            frame = pd.read_csv(path, dtype=dict.fromkeys(texts, str), **told)
     except pd.errors.ParserWarning:
         raise DataError(
             f"{path} has {len(names)} names in its first line, and rows of more values: name every "
@@ -155,12 +163,13 @@ def read_table(path: Path) -> pd.DataFrame:
         )
     if twice := [name for name in names if names.count(name) > 1]:
         raise DataError(f"{path} has two columns of the name {twice[0]!r}: name one otherwise.")
-    for name in frame.select_dtypes(exclude="number"):
-        texts = frame[name].dropna().astype(str)
-        if len(texts) and texts.str.fullmatch(_DECIMAL_COMMA).all():
+    for name in frame.select_dtypes(exclude="number").columns.difference(texts):
+        entries = frame[name].dropna().astype(str)
+        commas = entries[entries.str.contains(",")]
+        if len(commas) and entries.str.fullmatch(_DECIMAL_COMMA).all():
             raise DataError(
                 f"{path} has numbers with decimal commas in the column {name!r}, such as "
-                f"{texts.iloc[0]!r}: write them with points, 1.5 in place of 1,5."
+                f"{commas.iloc[0]!r}: write them with points, 1.5 in place of 1,5."
             )
     return frame
 
@@ -237,6 +246,9 @@ def run_train(
         raise DataError(f"{data} has no column beside the target: give it inputs.")
     X = columns_of(frame, chosen, data)
     labelled = _is_labels(y) if loss is None else loss_of(loss).probabilistic
+    if labelled and (y.dtypes.map(pd.api.types.is_integer_dtype)).all():
+        spelled = columns_of(read_table(data, target), target, data)
+        y = y if spelled.equals(y.astype(str)) else spelled  # as 01 is
     kind: Any = LiftedClassifier if labelled else LiftedRegressor
     given = options_of(kind, options)
     told: dict[str, Any] = {"random_state": seed, "verbose": True} | (
@@ -274,6 +286,12 @@ def _is_labels(y: pd.DataFrame) -> bool:
         return False
     values = y.iloc[:, 0]
     if not pd.api.types.is_numeric_dtype(values):
+        words = values[pd.to_numeric(values, errors="coerce").isna() & values.notna()]
+        if values.nunique() > _KINDS and 2 * len(words) < len(values):
+            raise DataError(
+                f"{values.name!r} has numbers beside text, {words.iloc[0]!r} in row "
+                f"{words.index[0]} first: leave these rows out, or name a --loss of labels."
+            )
         return True
     return not pd.api.types.is_float_dtype(values) and values.nunique() <= _KINDS
 
@@ -301,6 +319,12 @@ def _loaded(path: Path) -> tuple[Any, list[str]]:
     return made, list(storage.read(path).notes.get("target", ["y"]))
 
 
+def _codes(made: Any) -> list[Any]:
+    """Return the columns of kinds that are text even where a file has digits alone."""
+    kinds = getattr(made, "_kinds", None)
+    return [] if kinds is None else kinds.codes
+
+
 def _inputs(made: Any, frame: pd.DataFrame, target: Sequence[str], data: Path) -> pd.DataFrame:
     """Return the columns that an estimator has seen by name, or all but the targets."""
     others = [name for name in frame if name not in target]
@@ -316,7 +340,7 @@ def run_predict(path: Path, data: Path, probabilities: bool) -> None:
     made, names = _loaded(path)
     if probabilities and not hasattr(made, "predict_proba"):
         raise DataError(f"{path} holds a regression, which gives no probabilities.")
-    X = _inputs(made, read_table(data), names, data)
+    X = _inputs(made, read_table(data, _codes(made)), names, data)
     found = np.asarray(made.predict_proba(X) if probabilities else made.predict(X))
     lines = found.reshape(len(X), -1)
     heads = made.classes_.tolist() if probabilities else names
@@ -331,10 +355,13 @@ def run_evaluate(path: Path, data: Path, target: list[str] | None) -> None:
     Raises:
         LiftedError: the model or the data cannot be used.
     """
-    frame, (made, known) = read_table(data), _loaded(path)
-    labelled, truth = hasattr(made, "classes_"), columns_of(frame, target or known, data)
-    if labelled and not np.issubdtype(made.classes_.dtype, np.number):
-        truth = truth.astype(str)  # words that are all digits in this file
+    made, known = _loaded(path)
+    labelled = hasattr(made, "classes_")
+    words = labelled and made.classes_.dtype.kind in "OU"  # even where this file has digits alone
+    frame = read_table(data, [*_codes(made), *((target or known) if words else ())])
+    truth = columns_of(frame, target or known, data)
+    if words:
+        truth = truth.astype(str)
     elif not labelled:
         numbers("y", truth)
     y = truth.to_numpy()

@@ -6,8 +6,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from functools import partial
-from typing import Any, Self
+from functools import partial, wraps
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ _OF_SPREAD, _OF_RESIDUALS = 1e-4, 1e-2  # of answers, and of what they leave, th
 _PASSED_ON = [x.name for x in fields(Settings) if x.name not in ("network", "start", "seed")]
 
 Constraints = Sequence[Constraint | RateConstraint]
+Fitted = TypeVar("Fitted", bound=Callable[..., Any])
 Names = str | Activation | Sequence[str | Activation] | None
 
 
@@ -242,6 +243,24 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def __sklearn_is_fitted__(self) -> bool:
         """Return whether there are weights."""
         return hasattr(self, "model_")
+
+
+def all_or_nothing(fit: Fitted) -> Fitted:
+    """Return a `fit` after which, where it fails, an estimator has what it had before.
+
+    Labels and names of a fit that is refused would stand beside the weights of the last one.
+    """
+
+    @wraps(fit)
+    def run(self: Estimator, *args: Any, **options: Any) -> Any:
+        before = dict(vars(self))
+        try:
+            return fit(self, *args, **options)
+        except BaseException:
+            self.__dict__ = before
+            raise
+
+    return cast(Fitted, run)
 
 
 class Classifying(Estimator):

@@ -36,7 +36,7 @@ from ..error_bars import PoissonByWeights, has_evidence, posterior, relevance_of
 from ..lifted import Lifted
 from ..methods import GaussNewton
 from ..shapes import CONVEX_UNITS, interaction_groups, marks_of
-from .base import Classifying, Constraints, Estimator, documented, on_cpu
+from .base import Classifying, Constraints, Estimator, all_or_nothing, documented, on_cpu
 from .input import (
     FLOATS,
     DataTypeError,
@@ -190,6 +190,7 @@ class _Feedforward(Estimator):
             known = f"there are {', '.join(names)}" if names else array
             raise DataError(f"{setting} names {unknown[0]!r}, which is no column of X: {known}.")
 
+    @all_or_nothing
     def fit(
         self,
         X: Any,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from liftednet import processes
 from liftednet.errors import DataError
 from liftednet.storage import Catalogue, Description, describe, rebuild
 
@@ -24,8 +25,8 @@ def described_estimator(estimator: Any, known: Catalogue) -> Description:
     """Return the notes of an estimator's file, as JSON values.
 
     Names of columns and labels stand where the command has them, too. A setting that a file cannot
-    hold, such as a generator or an activation of one's own, is left out: the loaded estimator has
-    its default.
+    hold, such as a generator or an activation of one's own, is left out, and told: the loaded
+    estimator has its default.
 
     Raises:
         DataError: it is of a class of the user's, or its labels are no JSON values.
@@ -40,6 +41,11 @@ def described_estimator(estimator: Any, known: Catalogue) -> Description:
         if isinstance(marks := by_name(given.get(name)), Mapping):
             given[name] = [marks.get(x, 0) for x in estimator.feature_names_in_]
     settings = {name: describe(value, known) for name, value in given.items()}
+    if left := [name for name, value in settings.items() if _is_foreign(value)]:
+        processes.warn(
+            f"a file cannot hold {', '.join(f'{name}={given[name]!r}' for name in left)}: the "
+            "estimator that is loaded has the default, for other fits; its model is whole."
+        )
     fitted = {
         name: _as_json(name, value)
         for name, value in vars(estimator).items()
@@ -51,7 +57,7 @@ def described_estimator(estimator: Any, known: Catalogue) -> Description:
         "labels": None if labels is None else labels.tolist(),
         "estimator": {
             "name": type(estimator).__name__,
-            "settings": {name: x for name, x in settings.items() if not _is_foreign(x)},
+            "settings": {name: x for name, x in settings.items() if name not in left},
             "fitted": fitted,
             "kinds": _described_kinds(getattr(estimator, "_kinds", None)),
             "one": getattr(estimator, "_one", True),
@@ -118,5 +124,5 @@ def _is_foreign(described: Any) -> bool:
         return any(map(_is_foreign, described))
     if not isinstance(described, dict):
         return False
-    inside = described.get("parameters", {}).values()
+    inside = [*described.get("parameters", {}).values(), described.get("pairs", [])]
     return "declared" in described or any(map(_is_foreign, inside))

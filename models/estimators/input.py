@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ _TEXT = {
     "y": "a regression needs numbers, and labels are for LiftedClassifier",
     "weights": "give numbers",
 }
+_MISSING = "None", "<NA>"  # as files of versions to 1.2.5 have it
 _FEW_KINDS = 20  # of a column, which may have a row each
 
 
@@ -118,6 +119,11 @@ class Kinds:
         return cls(tuple(X.columns), seen) if seen else None
 
     @property
+    def codes(self) -> list[Any]:
+        """The columns whose kinds are not all numbers as Python prints them: "01" is not "1"."""
+        return [name for name, kinds in self.seen.items() if not all(map(_is_printed, kinds))]
+
+    @property
     def groups(self) -> dict[Any, list[int]]:
         """The places of every column of the frame among those of the network."""
         found, place = {}, 0
@@ -151,10 +157,16 @@ class Kinds:
     def _column(self, name: Any, values: Any) -> Rows:
         if name not in self.seen:
             return np.asarray(values, dtype=np.float64)[:, None]
-        (words, places), kinds = _words(values), self.seen[name]
-        known = {_number(kind): n for n, kind in enumerate(kinds)}
-        known |= {kind: n for n, kind in enumerate(kinds)}
-        numbers = np.array([known.get(word, known.get(_number(word), -1)) for word in words])
+        (words, places, texts), kinds = _words(values), self.seen[name]
+        known = {str(kind): n for n, kind in enumerate(kinds)}
+        equals = list(map(_number, kinds))
+        equal = {x: n for n, x in enumerate(equals) if x == kinds[n] or equals.count(x) == 1}
+        codes = name in self.codes  # of which a text is not equal to its number
+        found = [
+            known.get(word, -1 if codes and text else equal.get(_number(word), -1))
+            for word, text in zip(words, texts, strict=True)
+        ]
+        numbers = np.array(found)
         here: Rows = (numbers[places][:, None] == np.arange(len(kinds))).astype(np.float64)
         return (here[:, 1:] - here[:, :1]) / 2 if here.shape[1] == 2 else here
 
@@ -191,22 +203,37 @@ def _names_kinds(name: Any, column: Any, kind: str) -> bool:
     return kind != "object" or bool(words)
 
 
-def _words(column: Any) -> tuple[Rows, Rows]:
-    """Return the kinds of a column as text, (kinds,), and the number of every row's, (samples,)."""
+def _words(column: Any) -> tuple[Rows, Rows, list[bool]]:
+    """Return the kinds of a column as text, the number of every row's, and which were text."""
     places, found = column.astype(object).factorize()  # -1 where an entry is missing
-    words = [*map(str, found), *["nan"] * bool((places < 0).any())]
-    return np.array(words, dtype=str), places
+    missing = bool((places < 0).any())
+    words = [*map(str, found), *["nan"] * missing]
+    return (
+        np.array(words, dtype=str),
+        places,
+        [*(isinstance(x, str) for x in found), *[False] * missing],
+    )
+
+
+def _is_printed(kind: str) -> bool:
+    """Say whether a kind is a number as Python prints it, or missing: no code with zeros before."""
+    for read in (int, float):
+        with suppress(ValueError):
+            if str(read(kind)) == kind:
+                return True
+    return kind in ("True", "False", *_MISSING)
 
 
 def _number(kind: str) -> str:
     """Return what a kind has in common with those that are equal, of other types or spellings."""
-    if kind in ("None", "<NA>"):  # missing, as files of versions to 1.2.5 have it
+    if kind in _MISSING:
         return "nan"
-    try:
-        number = float({"True": "1", "False": "0"}.get(kind, kind))
-    except ValueError:
-        return kind
-    return str(int(number)) if number.is_integer() else kind
+    kind = {"True": "1", "False": "0"}.get(kind, kind)
+    with suppress(ValueError):  # digits beyond those of a float
+        return str(int(kind))
+    with suppress(ValueError):
+        return str(int(number)) if (number := float(kind)).is_integer() else kind
+    return kind
 
 
 def refuse_dates(X: Any, y: Any, regression: bool) -> None:

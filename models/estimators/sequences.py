@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin
 from sklearn.utils import check_array
@@ -14,12 +15,13 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from liftednet.activation import Activation
 from liftednet.errors import DataError
+from liftednet.samples import require_sample_weights
 from liftednet.validation import model_of
 
 from ..builders import LiftedRNN
 from ..lifted import Lifted
-from .base import Classifying, Constraints, Estimator, documented
-from .input import FLOATS, Rows, numbered, plain, refusals
+from .base import Classifying, Constraints, Estimator, all_or_nothing, documented
+from .input import FLOATS, Rows, numbered, numbers, plain, refusals
 
 __all__ = ["LiftedSequenceClassifier"]
 
@@ -62,6 +64,7 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
     bidirectional: bool = False
     start: str | None = None
 
+    @all_or_nothing
     def fit(
         self,
         X: Any,
@@ -92,7 +95,8 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
             DataError: X, y, lengths or a setting cannot be used.
             SolverError: the training failed.
         """
-        X = self._checked_sequences(X)
+        lengths = None if lengths is None else np.asarray(plain(lengths))
+        X = self._checked_sequences(X, lengths)
         labels = np.asarray(plain(y))
         if labels.ndim not in (1, 2) or labels.shape != X.shape[: labels.ndim]:
             raise DataError(
@@ -100,7 +104,6 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
                 f"{X.shape[1]} steps; got shape {labels.shape}."
             )
         self.n_features_in_ = X.shape[2]
-        lengths = None if lengths is None else np.asarray(plain(lengths))
         valid = np.ones(labels.shape, dtype=bool)
         if labels.ndim == 2 and lengths is not None and lengths.shape == labels.shape[:1]:
             valid = np.arange(X.shape[1]) < lengths[:, None]
@@ -127,13 +130,14 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
     def predict_proba(self, X: Any, lengths: ArrayLike | None = None) -> Rows:
         """Return probabilities, (samples, classes), or (samples, steps, classes)."""
         model_of(self)
-        X = self._checked_sequences(X)
+        lengths = None if lengths is None else np.asarray(plain(lengths))
+        X = self._checked_sequences(X, lengths)
         if X.shape[2] != self.n_features_in_:
             raise DataError(
                 f"X has {X.shape[2]} features, but {type(self).__name__} is expecting "
                 f"{self.n_features_in_} features as input."
             )
-        return self._forward(X, None if lengths is None else np.asarray(plain(lengths)))
+        return self._forward(X, lengths)
 
     def predict(self, X: Any, lengths: ArrayLike | None = None) -> Rows:
         """Return labels, (samples,), or (samples, steps) where every step has one."""
@@ -147,9 +151,20 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
         sample_weight: ArrayLike | None = None,
         lengths: ArrayLike | None = None,
     ) -> float:
-        """Return the share of right labels; each step counts where every step has one."""
-        right = self.predict(X, lengths) == np.asarray(y)
-        weights = np.ones(len(right)) if sample_weight is None else np.asarray(sample_weight)
+        """Return the share of right labels; each step counts where every step has one.
+
+        Raises:
+            DataError: y has no label for each prediction, or weights are none.
+        """
+        predicted, labels = self.predict(X, lengths), np.asarray(plain(y))
+        if labels.shape != predicted.shape:
+            raise DataError(
+                f"y must have a label for each prediction, {predicted.shape}; got {labels.shape}."
+            )
+        right, weights = predicted == labels, np.ones(len(labels))
+        if sample_weight is not None:
+            weights = numbers("weights", sample_weight)
+            require_sample_weights(torch.from_numpy(weights), len(labels))
         every = np.broadcast_to(weights.reshape(-1, *(1,) * (right.ndim - 1)), right.shape)
         if right.ndim == 2 and lengths is not None:
             every = every * (np.arange(right.shape[1]) < np.asarray(lengths)[:, None])
@@ -161,13 +176,19 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
             given["start"] = self.start
         return LiftedRNN(self.n_features_in_, self._hidden, outputs, self.activation, **given)
 
-    def _checked_sequences(self, X: Any) -> Rows:
+    def _checked_sequences(self, X: Any, lengths: Rows | None) -> Rows:
         if isinstance(X, list | tuple) and len({len(sequence) for sequence in X}) > 1:
             raise DataError(
                 "sequences of different lengths are given as one array (samples, steps, features), "
                 "padded at their ends, and as lengths=."
             )
         X = plain(X)
+        beyond = np.zeros(np.shape(X)[:2], dtype=bool)
+        told = () if lengths is None or lengths.dtype.kind not in "iuf" else lengths.shape
+        if lengths is not None and told == beyond.shape[:1] and beyond.ndim == 2:
+            beyond = np.arange(beyond.shape[1]) >= lengths[:, None]
+        if beyond.any():  # where nothing is looked at
+            X = np.where(beyond[..., None], 0, X)
         with refusals(X=X):
             found: Rows = check_array(
                 X, dtype=FLOATS, ensure_2d=False, allow_nd=True, force_writeable=True,

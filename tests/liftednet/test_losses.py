@@ -150,6 +150,15 @@ def test_a_declared_loss_that_is_not_convex_is_refused() -> None:
         losses.Declared(wrong).output_values(torch.zeros(2, 1), torch.zeros(2, 1))
 
 
+@pytest.mark.parametrize("whole", [cp.max, cp.mean, cp.norm], ids=lambda f: str(f.__name__))
+def test_a_declared_loss_is_a_sum_over_samples_that_has_the_outputs(whole: Any) -> None:
+    loss = losses.Declared(lambda y, z: whole(cp.abs(y - z)))
+    with pytest.raises(DeclarationError, match="a sum over the samples: of 3 rows together it is"):
+        loss.output_values(torch.arange(3.0)[:, None], torch.zeros(3, 1))
+    with pytest.raises(DeclarationError, match="without z"):
+        solve(fit(losses.Declared(lambda y, _: cp.sum_squares(y)), activations.Identity()))
+
+
 BAD: list[tuple[Any, str]] = [
     *((lambda loss=loss, y=y: loss.encode(y, CLASSES), words)
       for loss, y, words in REFUSED.values()),

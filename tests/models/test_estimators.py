@@ -162,6 +162,20 @@ def test_sequences_are_labeled():
     weights = np.arange(60.0)
     right = found.predict(x[:, ::-1]) == y
     assert found.score(x[:, ::-1], y, weights) == pytest.approx(np.average(right, weights=weights))
+    for other in (y[:, None], y[:1]):  # which numpy would hold against each other
+        refuses(DataError, "a label for each prediction", found.score, x, other)
+    refuses(DataError, "must not be negative", found.score, x, y, -weights)
+
+
+@pytest.mark.parametrize("kind", [LiftedClassifier, LiftedSequenceClassifier])
+def test_a_fit_that_is_refused_leaves_the_last_one_as_it_was(kind) -> None:
+    rows = X[:100] if kind is LiftedClassifier else X[:100, :, None]
+    found = kind((4,), max_iter=3, random_state=0).fit(rows, NAMES[:100])
+    before = found.predict(rows)
+    refuses(DataError, "negative", found.fit, rows, LABELS[:100] + 1, sample_weight=-np.ones(100))
+    kept = dict(vars(found.set_params(warm_start=True)))
+    refuses(DataError, "ask for another", found.fit, np.repeat(rows, 2, -1), NAMES[:100])
+    assert vars(found) == kept and (found.predict(rows) == before).all()
 
 
 def test_sequences_are_searched_and_what_was_not_seen_is_known():
@@ -177,7 +191,8 @@ def test_steps_are_labeled_and_what_lies_beyond_an_end_does_not_count():
     x, _, y = sequences()
     lengths = np.random.default_rng(1).integers(3, 7, size=60)
     beyond = np.arange(6) >= lengths[:, None]
-    x, y = np.where(beyond[:, :, None], 1e6, x), np.where(beyond, "none", y)
+    other = np.where(np.arange(60) % 2, 1e6, np.nan)[:, None, None]
+    x, y = np.where(beyond[:, :, None], other, x), np.where(beyond, "none", y)
     found = clone(RECURRENT).fit(x, y, lengths=lengths)
     assert found.classes_.tolist() == ["no", "yes"]
     assert found.predict(x, lengths).shape == (60, 6)
@@ -320,9 +335,28 @@ def test_kinds_are_the_same_in_whatever_type_they_come() -> None:
         for other in alike:
             same = found.predict(pd.DataFrame({"size": size, "kind": other}))[1:]
             np.testing.assert_array_equal(same, expected)
-        for word in ("7", "a.0", "1.5"):
+        for word in ("7", "a.0", "1.5", "0_1"):
             unseen = found.predict(frame.assign(kind=pd.Categorical([word] * 90)))[1:]
             assert np.abs(unseen - expected).max() > 1.0
+
+
+def test_codes_are_other_kinds_than_their_numbers() -> None:
+    """Of a file that has digits alone pandas makes numbers; of text each spelling counts."""
+    size, room = np.linspace(-1, 1, 90), np.arange(90) % 3
+    code = np.array(["1", "01", "A"])[room]
+    fit = LiftedRegressor((4,), method="gauss-newton", random_state=0).fit
+    found = fit(pd.DataFrame({"size": size, "code": code}), 10.0 * (room - 1))
+
+    def of(kind: Any) -> float:
+        return float(found.predict(pd.DataFrame({"size": [0.0], "code": [kind]}))[0])
+
+    for kind, wanted in (("1", -10), (1, -10), (1.0, -10), ("01", 0), ("A", 10)):
+        assert of(kind) == pytest.approx(wanted, abs=0.5)
+    unseen = of("B")
+    assert of("001") == of("1.0") == unseen
+    large = [f"{2**53 + n:018d}" for n in range(3)]
+    found = fit(pd.DataFrame({"size": size, "code": np.array(large)[room]}), 10.0 * (room - 1))
+    assert [round(of(2**53 + n)) for n in range(3)] == [-10, 0, 10]
 
 
 def test_kinds_that_cannot_be_used_are_refused(of_kinds):

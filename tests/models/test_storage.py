@@ -370,11 +370,14 @@ def test_an_estimator_comes_back_with_labels_columns_and_settings(labels, tmp_pa
     X = pd.DataFrame(draw.normal(size=(60, 2)), columns=["age", "height"])
     X["town"] = pd.Categorical(draw.choice(["Ulm", "Bonn", "Kiel"], 60))
     y = labels[(X["age"] > 0).astype(int)]
-    settings: dict[str, Any] = {"penalty": L1(0.01), "random_state": 0, "max_iter": 20}
+    weights = dict(zip(labels.tolist(), (1.0, 20.0), strict=True))
+    settings: dict[str, Any] = {"penalty": L1(0.01), "max_iter": 20, "class_weight": weights}
+    settings["random_state"] = np.random.RandomState(0)
     fitted = LiftedClassifier((4,), **settings).fit(X, y)
-    path = save(fitted, tmp_path / "model.safetensors")
+    with pytest.warns(FitWarning, match=r"cannot hold random_state=RandomState.*has the default"):
+        path = save(fitted, tmp_path / "model.safetensors")
     found = load(path)
-    assert type(found) is LiftedClassifier
+    assert type(found) is LiftedClassifier and found.class_weight == weights
     assert found.get_params()["hidden_layer_sizes"] == (4,)
     assert repr(found.penalty) == repr(settings["penalty"])
     assert found.feature_names_in_.tolist() == ["age", "height", "town"]

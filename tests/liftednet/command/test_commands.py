@@ -55,7 +55,9 @@ def iris() -> pd.DataFrame:
 BROKEN = {
     "empty.csv": "", "unnamed.csv": ",a\n0,1\n", "ragged.csv": "a,b\n1,2\n1,2,3,4\n",
     "longer.csv": "a,b\n1,2,3\n4,5,6\n", "twice.csv": "a,b,a\n1,2,3\n", "one.csv": "a\n1\n2\n",
-    "commas.csv": "a;b\n1,5;2\n3;4\n",
+    "commas.csv": "a;b\n3;4\n1,5;2\n", "beyond.csv": f"a,b\n1{'0' * 25},2\n3{'0' * 25},4\n",
+    "text.csv": "a,b\n" + "".join(f"{n},{n / 8 if n - 30 else 'err'}\n" for n in range(60)),
+    "lines.csv": '"a\nb","a\nb",c\n1,2,3\n',
 }  # fmt: skip
 
 
@@ -136,6 +138,28 @@ def test_numbers_are_a_regression_of_one_column_or_of_several(here) -> None:
     )
 
 
+CODES = {"true": ("true", "false", "true"), "text": ("01", "02", "01"), "mixed": ("1", "2.50", "x")}
+
+
+@pytest.mark.parametrize("labels", CODES.values(), ids=CODES)
+def test_labels_and_codes_are_the_spellings_of_the_training(here, labels) -> None:
+    """A file of some rows has digits alone where that of the training had words."""
+    room = np.arange(120) % 3
+    frame = pd.DataFrame({"a": np.linspace(-1, 1, 120), "code": np.array(["1", "01", "A"])[room]})
+    frame = frame.assign(y=np.array(labels)[room])
+    frame.to_csv("codes.csv", index=False)
+    line = "train codes.csv --target y --set hidden_layer_sizes=5 --set max_iter=100"
+    done(*line.split())
+    some = room < 2
+    frame[some].to_csv("some.csv", index=False)
+    for name in ("codes.csv", "some.csv"):
+        assert done("evaluate", "model.safetensors", name).startswith("accuracy 1.000")
+    whole = done("predict", "model.safetensors", "codes.csv").splitlines()[1:]
+    assert [x.lower() for x in whole] == frame.y.to_list()
+    part = done("predict", "model.safetensors", "some.csv").splitlines()[1:]
+    assert part == [x for x, kept in zip(whole, some, strict=True) if kept]
+
+
 TRAIN = "train iris.csv --target species"
 REFUSED = [
     ("train missing.csv --target y", "cannot be read"),
@@ -157,6 +181,9 @@ REFUSED = [
     ("train twice.csv --target b", "two columns of the name 'a'"),
     ("train one.csv --target a", "no column beside the target"),
     ("train commas.csv --target b", "decimal commas in the column 'a', such as '1,5'"),
+    ("train text.csv --target b", "'b' has numbers beside text, 'err' in row 30"),
+    ("train beyond.csv --target b --columns b", "'b' is the target, and no input"),
+    ("train lines.csv --target c", "two columns of the name 'a\\nb'"),
     (f"{TRAIN} --columns a,species", "'species' is the target, and no input"),
     (f"{TRAIN} --set max_iter", "--set takes name=value"),
     (f"{TRAIN} --set max_itr=3", "no option 'max_itr' of LiftedClassifier: did you mean max_iter?"),
