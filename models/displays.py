@@ -300,6 +300,8 @@ class PartialDependenceDisplay(_Display):
         from sklearn.inspection import partial_dependence  # as no other picture needs
 
         names = [str(x) for x in getattr(estimator, "feature_names_in_", ())]
+        if (kinds := getattr(estimator, "_kinds", None)) is not None:
+            raise DataError(f"columns {', '.join(map(repr, kinds.seen))} name kinds: draw numbers.")
         with refusals():
             rows = np.asarray(X, dtype=float)
             found = partial_dependence(
@@ -307,11 +309,13 @@ class PartialDependenceDisplay(_Display):
                 method="brute",
             )  # fmt: skip
         mean, points = found["average"], found["grid_values"][0]
+        if np.isnan(points).any():
+            raise DataError(f"some rows lack the input {feature!r}: give those that have it.")
         known = list(getattr(estimator, "classes_", range(len(mean))))
         target = known[-1] if target is None and len(mean) == 1 else target
         if target not in known:
             raise DataError(f"target must be one of {', '.join(map(str, known))}, got {target!r}.")
-        output, low, high = known.index(target), rows.min(0), rows.max(0)
+        output, low, high = known.index(target), np.nanmin(rows, 0), np.nanmax(rows, 0)
         number, ends = names.index(feature) if feature in names else int(feature), []
         for cell in pairwise(points):
             low[number], high[number] = cell

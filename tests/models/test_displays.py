@@ -91,6 +91,19 @@ def test_partial_dependence_is_the_mean_and_no_answer_leaves_its_range(monkeypat
     assert (found.high - found.low < 3 * exact).all()
 
 
+def test_partial_dependence_of_missing_entries_is_between_the_others() -> None:
+    draw = np.random.default_rng(0)
+    X = pd.DataFrame(draw.normal(size=(60, 2)), columns=["a", "b"])
+    X.loc[::7, "b"] = np.nan
+    found = LiftedRegressor((5,), missing=True, random_state=0).fit(X, X["a"])
+    drawn = partial_dependence(found, X, "a")
+    assert drawn.inputs[[0, -1]].tolist() == [X["a"].min(), X["a"].max()]
+    refuses(DataError, "lack the input 'b'", partial_dependence, found, X, "b")
+    kinds = X.assign(b=np.where(X["a"] > 0, "up", "down"))
+    found = LiftedRegressor((5,), random_state=0).fit(kinds, X["a"])
+    refuses(DataError, "'b' name kinds", partial_dependence, found, kinds, "a")
+
+
 def test_partial_dependence_of_a_class_is_of_its_probability(monkeypatch) -> None:
     monkeypatch.setattr(displays, "_CELLS", 3)
     x, y = linear()
