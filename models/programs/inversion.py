@@ -236,7 +236,7 @@ def exact_range(
 
 @dataclass(frozen=True, eq=False)
 class Radius:
-    """How far an input may move before a classifier's answer changes.
+    """How far an input may move before another class has the largest score.
 
     Attributes:
         label: the class of the largest score at the input, of an estimator its name.
@@ -273,6 +273,8 @@ def robustness_radius(
 ) -> Radius:
     """Return the radius of the largest ball around an input in which a class stays the answer.
 
+    The answer is that of the scores; after a fit by the evidence `predict` of three classes or more
+    averages over the weights, and may answer otherwise where two are about as likely.
     min |x' - x| subject to f_j(x') >= f_i(x') for another class j. Projected steps find an x' with
     another answer; branch and bound over the sides of units, in the ball up to there, proves that
     there is none nearer, or finds it. On a node the margin of each class has a line below it, and
