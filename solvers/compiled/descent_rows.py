@@ -38,8 +38,8 @@ _PASSES = 500  # of a round
 _SWEEPS = 40  # in which no unit turns, before an exact solve is tried again
 _SAFE = 0.7  # share of the goal at which the gradient is taken anew
 _DAMPINGS = 0.0, 1e-4  # of the diagonal
-_BISECTIONS = 40
-_SINGULAR = 1e-13  # of a pivot, that a factor leaves of it where it depends on others
+_BISECTIONS, _FARTHEST = 60, 1e4  # steps, that a damped one is too short
+_SINGULAR = 1e-11  # of a pivot, that a factor leaves of it where it depends on others
 _DIGITS = 3e-4  # by which changes fall until the gradient is taken anew
 
 
@@ -112,8 +112,8 @@ def _cost(units, count):
 
 @inner
 def _go_along(hessian, right, rest, low, high, begun, ahead, v):
-    """Put the best of the segment from a point to another one within the ends into v."""
-    units, linear, square, share = len(v), 0.0, 0.0, 1.0
+    """Put the best of the ray from a point through another one, within the ends, into v."""
+    units, linear, square, share = len(v), 0.0, 0.0, _FARTHEST
     for i in range(units):
         move, pull, curved = ahead[i] - begun[i], -right[i], 0.0
         if move == 0:
@@ -140,6 +140,25 @@ def _go_along(hessian, right, rest, low, high, begun, ahead, v):
             least = share
     for i in range(units):
         v[i] = begun[i] + least * (ahead[i] - begun[i])
+
+
+@inner
+def _misses(hessian, right, rest, low, high, v):
+    """Return the most that a slope has of the wrong sign."""
+    units, worst = len(v), 0.0
+    for i in range(units):
+        pull = right[i]
+        for k in range(units):
+            pull -= hessian[i, k] * v[k]
+        up = pull - rest.kink if v[i] >= 0 else pull + rest.kink
+        down = pull + rest.kink if v[i] <= 0 else pull - rest.kink
+        up -= (rest.above if v[i] >= 0 else rest.below) * v[i]
+        down -= (rest.above if v[i] > 0 else rest.below) * v[i]
+        if v[i] < high[i]:
+            worst = max(worst, up)
+        if v[i] > low[i]:
+            worst = max(worst, -down)
+    return worst
 
 
 @compiled
@@ -249,6 +268,9 @@ def descend(hessian, right, rest, goal, budget, z):
             if wrong == 0:
                 break
             _go_along(hessian, right[n], rest, low, high, begun, ahead, v)
+            if not wrong <= units and _misses(hessian, right[n], rest, low, high, v) <= goal[n, 0]:
+                wrong = 0  # with entries of which samples tell the sum alone
+                break
         if wrong > 0:
             return np.inf
         for i in range(units):

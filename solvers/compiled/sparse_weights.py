@@ -76,7 +76,7 @@ def has_few_inputs(problem: WeightFit, found: Parts) -> bool:
         return False
     if bool((found.low > 0).any()) or bool((found.high < 0).any()):
         return False
-    return design.wide or design.inputs.numel() > _FEW_ENTRIES
+    return design.samples < design.features or design.inputs.numel() > _FEW_ENTRIES
 
 
 def descended(
