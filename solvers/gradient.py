@@ -348,16 +348,18 @@ class TemporalParts:
         self._pending.clear()
 
     def _alias(self, cell: nn.Module, inputs: object) -> None:
-        for index, (owner, name, parameter) in enumerate(self._places):
+        for index, (parameter, places) in enumerate(self._places):
             alias = parameter.detach().requires_grad_()
             alias.register_post_accumulate_grad_hook(partial(self._arrive, self.steps, index))
-            # functional_call swaps parameters in this way too; the property setter would refuse.
-            owner._parameters[name] = alias  # type: ignore[assignment]
+            for owner, name in places:
+                # functional_call swaps parameters in this way too; the property setter would refuse
+                owner._parameters[name] = alias  # type: ignore[assignment]
         self.steps += 1
 
     def _restore(self, cell: nn.Module, inputs: object, output: object) -> None:
-        for owner, name, parameter in self._places:
-            owner._parameters[name] = parameter
+        for parameter, places in self._places:
+            for owner, name in places:
+                owner._parameters[name] = parameter
 
     def _arrive(self, step: int, index: int, alias: Tensor) -> None:
         assert alias.grad is not None
@@ -372,18 +374,18 @@ class TemporalParts:
             step,
             [
                 arrived[index] if index in arrived else torch.zeros_like(parameter)
-                for index, (_, _, parameter) in enumerate(self._places)
+                for index, (parameter, _) in enumerate(self._places)
             ],
         )
 
 
-def _places(cell: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
-    """Return owner, name and value of each parameter that needs a gradient, each value once."""
-    found: dict[int, tuple[nn.Module, str, nn.Parameter]] = {}
+def _places(cell: nn.Module) -> list[tuple[nn.Parameter, list[tuple[nn.Module, str]]]]:
+    """Return each parameter that needs a gradient, with the owner and name of all its places."""
+    found: dict[int, tuple[nn.Parameter, list[tuple[nn.Module, str]]]] = {}
     for owner in cell.modules():
-        for name, parameter in owner.named_parameters(recurse=False):
+        for name, parameter in owner.named_parameters(recurse=False, remove_duplicate=False):
             if parameter.requires_grad:
-                found.setdefault(id(parameter), (owner, name, parameter))
+                found.setdefault(id(parameter), (parameter, []))[1].append((owner, name))
     return list(found.values())
 
 
@@ -403,7 +405,8 @@ class TemporalSimplexDescent(Optimizer):
         alpha = lr if |d| <= threshold, else lr / |d|,    w <- w - alpha d.
 
     Parts of norm 0 stay 0. The norms run over the cell's parameters; parameters outside the cell
-    keep their ordinary gradient, and |d| in the step rule runs over all.
+    keep their ordinary gradient, as do terms of the loss in the cell's own outside of its calls,
+    such as a weight decay, and |d| in the step rule runs over all.
 
     Args:
         params: parameters, those of the cell among them, in one group.
@@ -486,7 +489,7 @@ class TemporalSimplexDescent(Optimizer):
                 "gradient has no parts in time. Apply a cell such as nn.RNNCell step by step."
             )
         for parameter, value in zip(self._cell_parameters, mixture.direction(), strict=True):
-            parameter.grad = value
+            parameter.grad = value if parameter.grad is None else parameter.grad + value
         group = self.param_groups[0]
         moved = [w for w in group["params"] if w.grad is not None]
         direction = [w.grad for w in moved]

@@ -171,7 +171,8 @@ def check_layer(layer: Layer, *shapes: Shape, steps: int | None = None) -> None:
     """Refuse a layer that is not affine in each argument and in its weights.
 
     f(v + t (w - v)) = (1 - t) f(v) + t f(w), <A v, u> = <v, A'u>, and |A v|^2 within the bound,
-    at random points of several sizes in float64.
+    at random points of several sizes in float64; and a sample alone has the value that it has
+    among others.
 
     Args:
         layer: yours.
@@ -212,6 +213,9 @@ def check_layer(layer: Layer, *shapes: Shape, steps: int | None = None) -> None:
         raise DeclarationError(
             f"{layer} says that it has shape {expected} and gives {tuple(result.shape)}."
         )
+    alone = layer.value([x[..., :1, :] for x in arguments], weights)
+    if not torch.allclose(alone, result[..., :1, :]):
+        raise DeclarationError(f"{layer} mixes samples: of one alone it gives another value.")
     for position in range(len(arguments)):
         _refuse_bad(
             f"{layer}, argument {position},",

@@ -36,7 +36,8 @@ _EPS = torch.finfo(torch.float64).eps
 LEAST_CURVATURE = 1e-10  # of a sample, lest dead units be sent to infinity
 _SMALL = 1_024  # unknowns
 _MOST = 1 << 31  # operations of a Hessian, beyond which a certificate does without it
-_HIDDEN = 30.0  # ratio of terms from which the mean input hides the others in a residual
+_HIDDEN = 30.0  # ratio of terms from which a mean hides the others in a residual
+_SUMMED = 8  # times the rounding of the largest term, that sums may be off
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -213,7 +214,8 @@ class WeightFit(Fit[Weights]):
 
         The residual is the largest entry of the stationarity condition, X'(grad R(u) - V) lam +
         dpi(W), over the largest entry of its terms X'grad R(u) lam and X'V lam, X as it is
-        centered (without a bias, its part across the mean of X is judged by centered terms, too);
+        centered (without a bias, its part across the mean of X is judged by centered terms, too, as
+        with one all of it is where targets lie far from 0);
         what the rounding of b itself may bring to it does not count. It is at least the share of
         the objective that rounding hides where pre-activations are huge, or that steps of
         rows can gain; and, of several penalties, a duality gap over the objective's size,
@@ -238,7 +240,7 @@ class WeightFit(Fit[Weights]):
         if value.bias is not None and residual > _ROUNDED:
             off = torch.sub(violation.abs(), self._rounding(value.bias))
             residual = max(float(off.max()), 0.0) / scale
-        residual = max(residual, self.across_mean(violation))
+        residual = max(residual, self.across_mean(violation), self._about_mean(weight, gradient))
         if not self.design.exact:
             residual += self._unseen(stacked) / scale
         hidden *= self.design.rounding * self.lam
@@ -422,6 +424,35 @@ class WeightFit(Fit[Weights]):
         across = violation - mean.outer(mean @ violation) / mean.dot(mean)
         return float(across.abs().max() / (self.lam * about))
 
+    @cached_property
+    def _hidden_scale(self) -> float:
+        """The largest term of X'V about their means where a far mean of V hides it, else 0.
+
+        A bias has that mean, beside which any W would look stationary.
+        """
+        if not (self.design.bias and isinstance(self.divergence, Joint)):
+            return 0.0
+        total, mass = self.cross[-1], self.design.mass
+        apart = self._pulls - total.square() / mass
+        if not bool((apart < self._pulls / _HIDDEN**2).any()):
+            return 0.0
+        own, most = self._with_bias(self.cross).abs().max(), self.cross.abs().max()
+        return self.lam * float(own) if _ROUNDED * most < own < most / _HIDDEN else 0.0
+
+    def _with_bias(self, rows: Tensor) -> Tensor:
+        """Return what W has of a gradient of [W; b] where b follows it, (inputs, units)."""
+        design = self.design.centered
+        return rows[:-1] - design.total[:-1].outer(rows[-1]) / design.mass
+
+    def _about_mean(self, weight: Tensor, gradient: Tensor) -> float:
+        """Return the violation over terms about the means, where a far mean of V hides these."""
+        scale = self._hidden_scale
+        if not scale:
+            return 0.0
+        off = self._judged(weight, self._with_bias(gradient)).violation.abs().max()
+        rounding = _SUMMED * _EPS * self.lam * self.cross.abs().max()
+        return max(float(off - rounding), 0.0) / scale
+
     def total(self, stacked: Tensor) -> Tensor:
         """Return the objective at [W; b + shift W] in float64, a scalar."""
         matrix = stacked[: self.design.features]
@@ -434,6 +465,7 @@ class WeightFit(Fit[Weights]):
         """
         slope = self._sums(stacked, valued=False)[1]
         scale = self.lam * torch.maximum(slope.abs().max(), self.cross.abs().max())
+        scale = scale.new_tensor(self._hidden_scale) if self._hidden_scale else scale
         return self.lam * (slope - self.cross), torch.where(scale > 0, scale, 1.0)
 
     def _sums(self, stacked: Tensor, valued: bool = True) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,15 @@ from torch.nn.functional import normalize
 from liftednet import activations, problems
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.losses import CrossEntropy, SimplexCrossEntropy
-from liftednet.penalties import L1, Nonnegative, Penalty, RowNorm, SpectralNorm, SquaredFrobenius
+from liftednet.penalties import (
+    L1,
+    GroupLasso,
+    Nonnegative,
+    Penalty,
+    RowNorm,
+    SpectralNorm,
+    SquaredFrobenius,
+)
 from liftednet.problems import BlockFit, Design, OutputFit, StatesOverTime, WeightFit, Weights
 from liftednet.problems.fit import NEAR
 from liftednet.problems.priors import BoxedStates, PenalizedWeights
@@ -344,6 +352,27 @@ def test_weights_of_a_block_are_judged_without_their_bias() -> None:
     step = v[:3] - gradient[:3] / 2
     point = torch.sign(step) * (step.abs() - 0.2).clamp(min=0)
     torch.testing.assert_close(found, torch.cat([2 * (v[:3] - point), gradient[3:]]))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "far"), [(torch.float64, 1.7e9), (torch.float64, 1e4), (torch.float32, 3e4)], ids=str
+)
+@pytest.mark.parametrize("penalty", [L1(2.0), GroupLasso(2.0), SquaredFrobenius(2.0)])
+def test_targets_far_from_zero_hide_no_wrong_weights(penalty, dtype, far, generator) -> None:
+    """The bias has their mean; what tells samples apart is judged beside its own terms."""
+    x = normal(200, 30, seed=generator)
+    y = (x[:, :3].sum(1) + 0.5 * normal(200, 1, seed=generator)[:, 0]).unsqueeze(1)
+    fit = WeightFit(LINEAR, Design(x.to(dtype)), (y + far).to(dtype), penalty)
+    own = fit.targets.double() - far
+    near = solve(WeightFit(LINEAR, Design(fit.design.inputs.double()), own, penalty)).value
+    found = solve(fit).require_solved().value
+    close = 1e-6 if dtype is torch.float64 else 1e-3
+    torch.testing.assert_close(found.matrix.double(), near.matrix, atol=close, rtol=0)
+    for share in (0.0, 0.9):
+        matrix = share * near.matrix
+        bias = (own - fit.design.inputs.double() @ matrix).mean(0) + far
+        wrong = Weights(matrix.to(dtype), bias.to(dtype))
+        assert fit.measure(wrong).residual == pytest.approx(1 - share, rel=0.2)
 
 
 def test_what_lies_across_a_far_mean_is_judged_by_terms_about_it(generator) -> None:

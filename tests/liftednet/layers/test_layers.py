@@ -190,7 +190,15 @@ def test_a_layer_of_ones_own_passes(layer):
     check_layer(layer, (4,))
 
 
+class _Mixed(_Own):
+    """Inputs less their mean over the samples."""
+
+    def value(self, arguments, weights):
+        return arguments[0] - arguments[0].mean(-2, keepdim=True)
+
+
 WRONG = [
+    (_Mixed(), "mixes samples: of one alone it gives another value"),
     (_Own("bent"), r"argument 0, is not affine: off by .* at \[.*\] and \["),
     (_Own("map"), r"argument 0, has a linear map that is not its own.* at \["),
     (_Own("adjoint"), r"argument 0, has an adjoint that is not that of its map.* at \["),
