@@ -242,7 +242,8 @@ class Reader:
         if any(x.axis is not None for x in rows) and any(x.axis is None for x in self.layouts):
             processes.warn(
                 f"{call.where} is of all samples of a batch together, as it is of the example's: "
-                "what the network answers for one of them depends on the others beside it."
+                "what the network answers for one of them depends on the others beside it, unless "
+                "that only checks the data."
             )
 
     def _warn_of_taken(self, call: Call) -> None:

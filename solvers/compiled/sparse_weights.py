@@ -133,7 +133,7 @@ def by_few_inputs(
 
     right = gradient = slopes(left)
     goal = max(ROUNDING, tolerance) * max(float(right.abs().max()), found.kink)
-    matrix = torch.zeros_like(right) if start is None else start.matrix.double()
+    matrix = torch.zeros_like(right) if start is None else start.matrix.double().clone()
     added, inside = matrix.any(1), torch.zeros(features, dtype=torch.bool)
     chosen, blocks = inside.nonzero()[:, 0], [left.T[:0]]
     means, hessian = right[:0, 0], right[:0, :0]

@@ -208,6 +208,11 @@ def test_an_l1_penalty_that_is_all_but_none_leaves_as_many_inputs_as_rows(copies
         rho = share * float((x.T @ (weights[:, None] * y)).abs().max())
         fit = WeightFit(SQUARED, Design(x, weights=weights.double()), y, L1(rho))
         found = by_coordinates(fit)
+        start = replace(found, matrix=found.matrix * (torch.arange(600) % 3)[:, None])
+        given = start.matrix.clone()
+        again = solve(fit, "coordinate-descent", start).value
+        assert torch.equal(start.matrix, given)
+        torch.testing.assert_close(again.apply(x), found.apply(x))
         assert int((found.matrix != 0).sum()) < 40 * copies
         w = found.matrix.numpy()
         slopes = (x.T @ (weights[:, None] * (y - found.apply(x)))).numpy()
