@@ -182,11 +182,9 @@ def _right_side(problem: WeightFit) -> Tensor:
 
 def _from_samples(problem: WeightFit, system: Factor) -> Tensor:
     """Return [W; b] with W = W_0 + X_c' (X_c X_c' + 2 rho / (lam L) I)^-1 (T - X W_0)_c."""
-    assert isinstance(problem.divergence, Joint)
     assert isinstance(problem.penalty, SquaredFrobenius)
     design, center = problem.design.centered, problem.penalty.center
-    left, inputs = problem.pulled.double(), design.shifted.double()
-    left = (left - problem.divergence.offset(left)) / problem.divergence.smoothness
+    left, inputs = problem.ridge_targets, design.shifted.double()
     shift = left.new_zeros(()) if center is None else center.to(left)
     if center is not None:
         left = left - inputs @ shift

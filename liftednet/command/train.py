@@ -246,7 +246,7 @@ def run_train(
         raise DataError(f"{data} has no column beside the target: give it inputs.")
     X = columns_of(frame, chosen, data)
     labelled = _is_labels(y) if loss is None else loss_of(loss).probabilistic
-    if labelled and (y.dtypes.map(pd.api.types.is_integer_dtype)).all():
+    if labelled and y.dtypes.map(pd.api.types.is_integer_dtype).all():
         spelled = columns_of(read_table(data, target), target, data)
         y = y if spelled.equals(y.astype(str)) else spelled  # as 01 is
     kind: Any = LiftedClassifier if labelled else LiftedRegressor

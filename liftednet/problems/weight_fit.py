@@ -147,6 +147,13 @@ class WeightFit(Fit[Weights]):
             return self.targets
         return torch.sub(self.targets, self.offset, alpha=self.divergence.smoothness)
 
+    @property
+    def ridge_targets(self) -> Tensor:
+        """(V - c) / L - C, to which a quadratic divergence pulls X W + b, in float64."""
+        assert isinstance(self.divergence, Joint) and self.divergence.smoothness is not None
+        pulled = self.pulled.double()
+        return (pulled - self.divergence.offset(pulled)) / self.divergence.smoothness
+
     @cached_property
     def rough(self) -> WeightFit:
         """The fit by sums of products in the type of X."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin
-from sklearn.utils import check_array
+from sklearn.utils import assert_all_finite, check_array
 from sklearn.utils.multiclass import check_classification_targets
 
 from liftednet.activation import Activation
@@ -104,9 +104,8 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
                 f"{X.shape[1]} steps; got shape {labels.shape}."
             )
         self.n_features_in_ = X.shape[2]
-        valid = np.ones(labels.shape, dtype=bool)
-        if labels.ndim == 2 and lengths is not None and lengths.shape == labels.shape[:1]:
-            valid = np.arange(X.shape[1]) < lengths[:, None]
+        within = _within(lengths, *X.shape[:2])
+        valid = within if labels.ndim == 2 else np.ones(labels.shape, dtype=bool)
         with refusals():
             check_classification_targets(labels[valid])
         self._take_classes(np.unique(labels[valid]), goes_on=self.warm_start)
@@ -165,10 +164,9 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
         if sample_weight is not None:
             weights = numbers("weights", sample_weight)
             require_sample_weights(torch.from_numpy(weights), len(labels))
-        every = np.broadcast_to(weights.reshape(-1, *(1,) * (right.ndim - 1)), right.shape)
-        if right.ndim == 2 and lengths is not None:
-            every = every * (np.arange(right.shape[1]) < np.asarray(lengths)[:, None])
-        return float(np.average(right, weights=every))
+        if right.ndim == 2:
+            weights = weights[:, None] * _within(lengths, *right.shape)
+        return float(np.average(right, weights=weights))
 
     def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
         given: dict[str, Any] = {**settings, "bidirectional": self.bidirectional}
@@ -183,22 +181,20 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
                 "padded at their ends, and as lengths=."
             )
         X = plain(X)
-        beyond = np.zeros(np.shape(X)[:2], dtype=bool)
-        told = () if lengths is None or lengths.dtype.kind not in "iuf" else lengths.shape
-        if lengths is not None and told == beyond.shape[:1] and beyond.ndim == 2:
-            beyond = np.arange(beyond.shape[1]) >= lengths[:, None]
-        if beyond.any():  # where nothing is looked at
-            X = np.where(beyond[..., None], 0, X)
         with refusals(X=X):
             found: Rows = check_array(
                 X, dtype=FLOATS, ensure_2d=False, allow_nd=True, force_writeable=True,
-                input_name="X",
+                ensure_all_finite=False, input_name="X",
             )  # fmt: skip
         if found.ndim != 3:
             raise DataError(
                 f"X must be (samples, steps, features), got shape {found.shape}: write "
                 "X[..., None] where each step is one number."
             )
+        if lengths is not None:
+            found = np.where(_within(lengths, *found.shape[:2])[..., None], found, 0)
+        with refusals(X=found):
+            assert_all_finite(found, input_name="X")
         return found
 
     def __sklearn_tags__(self) -> Any:
@@ -206,3 +202,14 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
         return tags
+
+
+def _within(lengths: ArrayLike | None, samples: int, steps: int) -> Rows:
+    """Return which steps lie within their sequences, (samples, steps): what is beyond counts not.
+
+    All do where there are no lengths, or such as the model refuses.
+    """
+    ends = np.full(samples, steps) if lengths is None else np.asarray(plain(lengths))
+    if ends.shape != (samples,) or ends.dtype.kind not in "iuf":
+        ends = np.full(samples, steps)
+    return np.asarray(np.arange(steps) < ends[:, None])

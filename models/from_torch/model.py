@@ -329,7 +329,7 @@ def lift(
     longer = tuple(torch.cat([x, x[:1]]) for x in given)
     for one in (given, longer):
         _require_equal(model, term, loss, one, trace(network, one)[1])
-    _require_equal_elsewhere(model, term, loss, elsewhere(given))
+    _require_equal_elsewhere(model, term, loss, _elsewhere(given))
     if show:
         sys.stdout.write(f"{model.summary()}\n")
     return model
@@ -378,7 +378,7 @@ def _as_samples(x: Any, like: Tensor) -> Tensor:
     return torch.cat([found, found]) if len(found) == 1 else found.clone()
 
 
-def elsewhere(example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _elsewhere(example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Return other values of real numbers with the same signs and zeros, for zeros those in 0..1.
 
     What the network computes of the example, and keeps, is not what it computes of these.

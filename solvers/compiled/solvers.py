@@ -61,8 +61,8 @@ from .sparse_weights import (
     MOST_INPUTS,
     ROUNDING,
     by_few_inputs,
-    descended,
     has_few_inputs,
+    minimize_entries,
     parted,
 )
 
@@ -560,11 +560,7 @@ class CoordinateDescent(_ByLoops, Solver[WeightFit, Weights, None]):
         assert isinstance(problem.divergence, Joint) and found is not None  # asked for by refusal
         if has_few_inputs(problem, found):
             few = by_few_inputs(problem, found, start, 1e-3 * tolerance)
-            if few is not None:
-                _ = problem.by_rows  # which judges them
-                return few, 1
-            if problem.design.wide:
-                return problem.zeros(), 0
+            return problem.zeros() if few is None else few, int(few is not None)
         design, asked = problem.design.centered, problem.asked  # by one pass with the Gram matrix
         (gram, mean), curvature = design.about_mean, problem.divergence.smoothness
         hessian = problem.lam * curvature * gram
@@ -578,7 +574,7 @@ class CoordinateDescent(_ByLoops, Solver[WeightFit, Weights, None]):
             square, group = float(found.square), float(found.group)
             most = descend_together(whole, b, square, group, goal, _PASSES, z)
         else:
-            most = descended(found, whole, b, goal, z, LONGEST)
+            most = minimize_entries(found, whole, b, goal, z, LONGEST)
         matrix = torch.from_numpy(z).T
         if mean is not None:
             bias = asked[-1] / (design.mass * curvature) - mean @ matrix
@@ -586,8 +582,10 @@ class CoordinateDescent(_ByLoops, Solver[WeightFit, Weights, None]):
         return design.split(matrix), int(math.isfinite(most))
 
     def measured(self, problem: WeightFit, value: Weights) -> Measure:
-        """Return the measure of the problem, by passes over the samples where those were enough."""
-        return (problem.by_rows if "by_rows" in problem.__dict__ else problem).measure(value)
+        """Return the measure of the problem, by passes over the samples where these are enough."""
+        found = parted(problem.penalty, (problem.design.features, problem.units))
+        by_rows = found is not None and has_few_inputs(problem, found)
+        return (problem.by_rows if by_rows else problem).measure(value)
 
 
 # What has loops compiled calls them with numbers of the types that they take.

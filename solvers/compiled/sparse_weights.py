@@ -13,7 +13,7 @@ from torch import Tensor
 from liftednet import processes
 from liftednet.divergences import Joint
 from liftednet.penalties import L1, GroupLasso, Penalty, SquaredFrobenius
-from liftednet.problems import WeightFit, Weights
+from liftednet.problems import Design, WeightFit, Weights
 
 from .loops import Array, array, in_threads
 
@@ -79,7 +79,7 @@ def has_few_inputs(problem: WeightFit, found: Parts) -> bool:
     return design.samples < design.features or design.inputs.numel() > _FEW_ENTRIES
 
 
-def descended(
+def minimize_entries(
     found: Parts, hessian: Array, right: Array, goal: float, z: Array, longest: float
 ) -> float:
     """Put the least z'Hz / 2 - <z, b> + penalty of every unit into z; infinite if it takes longer.
@@ -118,10 +118,7 @@ def by_few_inputs(
     design, divergence = problem.design.centered, problem.divergence
     assert isinstance(divergence, Joint) and divergence.smoothness is not None
     curvature, features = problem.lam * divergence.smoothness, design.features
-    left = problem.pulled.double()
-    left = (left - divergence.offset(left)) / divergence.smoothness
-    mean = design.weighed(left, slice(None)).sum(0) / design.mass if design.bias else None
-    left = left if mean is None else left - mean
+    left, mean = _about_mean(design, problem.ridge_targets)
     pull = 0.0 if found.pull is None else found.pull
     ups, downs = found.high > 0, found.low < 0
 
@@ -135,7 +132,7 @@ def by_few_inputs(
     goal = max(ROUNDING, tolerance) * max(float(right.abs().max()), found.kink)
     matrix = torch.zeros_like(right) if start is None else start.matrix.double().clone()
     added, inside = matrix.any(1), torch.zeros(features, dtype=torch.bool)
-    chosen, blocks = inside.nonzero()[:, 0], [left.T[:0]]
+    chosen, blocks = inside.nonzero()[:, 0], [left[:, :0]]
     means, hessian = right[:0, 0], right[:0, :0]
     while True:
         wrong = (gradient * ups).maximum(-gradient * downs).amax(1).masked_fill(inside, 0.0)
@@ -147,30 +144,36 @@ def by_few_inputs(
         chosen, inside = torch.cat([chosen, new]), inside | added
         if len(chosen) > MOST_INPUTS:
             return None
-        more = design.inputs.detach().T[new].double()  # each in a row, whose copies are fast
+        columns = design.inputs.detach().T[new].double().T  # of which each lies in one piece
         if design.shift is not None:
-            more -= design.shift[new, None]
-        counts = 1.0 if design.weights is None else design.weights.double()
-        if mean is not None:
-            center = (more * counts).sum(1) / design.mass
-            more, means = more - center.unsqueeze(1), torch.cat([means, center])
-        own = curvature * (more * counts).T
-        beside = torch.cat([block @ own for block in blocks])
-        hessian = torch.cat([torch.cat([hessian, beside], 1), torch.cat([beside.T, more @ own], 1)])
-        blocks.append(more)
+            columns -= design.shift[new]
+        columns, center = _about_mean(design, columns)
+        means = torch.cat([means, center])
+        own = curvature * design.weighed(columns, slice(None))
+        beside, corner = torch.cat([block.T @ own for block in blocks]), columns.T @ own
+        hessian = torch.cat([torch.cat([hessian, beside], 1), torch.cat([beside.T, corner], 1)])
+        blocks.append(columns)
         z = array(matrix[chosen].T).copy()
         ends = found
         if len(found.low) > 1:
             ends = found._replace(low=found.low[chosen], high=found.high[chosen])
-        used = descended(ends, array(hessian), array(right[chosen].T), goal, z, _LONGEST_OF_FEW)
+        used = minimize_entries(
+            ends, array(hessian), array(right[chosen].T), goal, z, _LONGEST_OF_FEW
+        )
         if not math.isfinite(used):
             return None
         matrix[chosen] = torch.from_numpy(z).T
-        parts = matrix[chosen].split([len(block) for block in blocks])
-        fitted = sum(
-            (block.T @ part for block, part in zip(blocks, parts, strict=True)), 0.0 * left
-        )
-        gradient, added = slopes(left - fitted), torch.zeros_like(inside)
-    if mean is None:
-        return design.split(matrix)
-    return design.split(torch.cat([matrix, (mean - means @ matrix[chosen]).unsqueeze(0)]))
+        parts, rest = matrix[chosen].split([block.shape[1] for block in blocks]), left
+        for block, part in zip(blocks, parts, strict=True):
+            rest = rest - block @ part
+        gradient, added = slopes(rest), torch.zeros_like(inside)
+    bias = (mean - means @ matrix[chosen]).unsqueeze(0)
+    return design.split(torch.cat([matrix, bias]) if design.bias else matrix)
+
+
+def _about_mean(design: Design, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rows of all samples less their mean, and this; as they are, and 0, without a bias."""
+    if not design.bias:
+        return rows, rows.new_zeros(rows.shape[1])
+    mean = design.weighed(rows, slice(None)).sum(0) / design.mass
+    return rows - mean, mean

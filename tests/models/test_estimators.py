@@ -197,6 +197,18 @@ def test_steps_are_labeled_and_what_lies_beyond_an_end_does_not_count():
     assert found.classes_.tolist() == ["no", "yes"]
     assert found.predict(x, lengths).shape == (60, 6)
     assert found.score(x, y, lengths=lengths) == 1.0
+    refuses(
+        DataError,
+        "NaN.*in row 0",
+        found.fit,
+        np.where(beyond[..., None], x, np.nan),
+        y,
+        None,
+        lengths,
+    )
+    refuses(DataError, "holds text", found.fit, np.full(x.shape, "a"), y, lengths=lengths)
+    ragged = [[[1.0, 2.0], [3.0]]] * 60
+    refuses(DataError, "inhomogeneous", found.fit, ragged, y[:, 0], lengths=lengths)
 
 
 def test_tensors_are_taken_as_arrays_whether_or_not_they_have_gradients() -> None:
