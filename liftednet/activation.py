@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -20,11 +20,6 @@ from liftednet.lazy import cvxpy as cp
 from liftednet.piecewise import Graph, broken_line, piecewise_quadratic
 from liftednet.scalar_map import Map, ScalarMap, autograd_slope, refuse_bad_map
 from liftednet.validation import name_of, require_positive
-
-if TYPE_CHECKING:
-    from cvxpy.constraints.constraint import Constraint
-    from cvxpy.expressions.expression import Expression
-
 
 __all__ = [
     "Activation",
@@ -144,7 +139,7 @@ class Activation:
             self._missing("slope", "a Newton step")
         return autograd_slope(self.forward, u)
 
-    def potential(self, v: Expression) -> Expression:
+    def potential(self, v: cp.Expression) -> cp.Expression:
         """Return Phi(v), summed over samples and units, as a CVXPY expression in v.
 
         Derived for a unit-by-unit map: a piecewise quadratic with phi right to about 1e-5.
@@ -157,7 +152,7 @@ class Activation:
         graph, value = self._graph, -self.conjugate_at_zero
         return piecewise_quadratic(v, graph.phi, graph.u, graph.origin, value)
 
-    def excess(self, v: Expression) -> Expression:
+    def excess(self, v: cp.Expression) -> cp.Expression:
         """Return Phi(v) - |v|^2 / (2 L), convex for an L-Lipschitz map, as a CVXPY expression.
 
         It lets CVXPY see that a joint divergence is convex in states and pre-activations together,
@@ -168,7 +163,7 @@ class Activation:
         """
         self._missing("excess", "the statement of states over time in CVXPY")
 
-    def domain(self, v: Expression) -> list[Constraint]:
+    def domain(self, v: cp.Expression) -> list[cp.Constraint]:
         """Return the constraints that v is in dom Phi, as CVXPY constraints.
 
         Derived for a unit-by-unit map whose `ends` are declared, or whose potential is not.
@@ -177,7 +172,7 @@ class Activation:
             return []
         return between(v, *self.ends)
 
-    def conjugate(self, u: Expression) -> Expression:
+    def conjugate(self, u: cp.Expression) -> cp.Expression:
         """Return Phi*(u), summed over samples and units, as a CVXPY expression in u.
 
         Derived for a unit-by-unit map: a piecewise quadratic with phi right to about 1e-5.
@@ -312,7 +307,7 @@ def clipped(v: Tensor, lower: float, upper: float) -> Tensor:
     return v.clamp(min=lower) if upper == math.inf else v.clamp(lower, upper)
 
 
-def between(v: Expression, lower: float, upper: float) -> list[Constraint]:
+def between(v: cp.Expression, lower: float, upper: float) -> list[cp.Constraint]:
     """Return lower <= v <= upper in CVXPY, the ends that are finite."""
     walls = [v >= lower] if math.isfinite(lower) else []
     return [*walls, v <= upper] if math.isfinite(upper) else walls

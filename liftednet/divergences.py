@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,10 +18,6 @@ from liftednet.activation import Activation, require_activation
 from liftednet.activations.piecewise_linear import Bounded, Identity
 from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
-
-if TYPE_CHECKING:
-    from cvxpy.expressions.expression import Expression
-
 
 __all__ = [
     "Divergence",
@@ -70,7 +66,7 @@ class Divergence(ABC):
         """Whether the gradient of R has one sum over units everywhere, as of a softmax."""
         return self.activation.constant_sum and not self.quadratic
 
-    def potential(self, v: Expression) -> Expression:
+    def potential(self, v: cp.Expression) -> cp.Expression:
         """Return Phi(v), summed over samples and units, in CVXPY."""
         return self.activation.potential(v)
 
@@ -79,7 +75,7 @@ class Divergence(ABC):
         return self.activation.potential_value(v)
 
     @abstractmethod
-    def remainder(self, u: Expression) -> Expression:
+    def remainder(self, u: cp.Expression) -> cp.Expression:
         """Return R(u), summed over samples and units, in CVXPY."""
 
     @abstractmethod
@@ -94,11 +90,11 @@ class Divergence(ABC):
     def link_curvature(self, u: Tensor) -> Tensor:
         """Return the diagonal of the Hessian of R for a unit-by-unit map, (samples, units)."""
 
-    def state_term(self, v: Expression, u: Expression) -> Expression:
+    def state_term(self, v: cp.Expression, u: cp.Expression) -> cp.Expression:
         """Return the part of D that depends on v, Phi(v) - <u, v>, in CVXPY."""
         return self.potential(v) - cp.sum(cp.multiply(u, v))
 
-    def link_term(self, u: Expression, v: Expression) -> Expression:
+    def link_term(self, u: cp.Expression, v: cp.Expression) -> cp.Expression:
         """Return the part of D that depends on u, R(u) - <u, v>, in CVXPY."""
         return self.remainder(u) - cp.sum(cp.multiply(v, u))
 
@@ -122,7 +118,7 @@ class Divergence(ABC):
         """Return D(v, u) of every sample, (samples,)."""
         return self.potential_value(v) - (u * v).sum(-1) + self.remainder_value(u)
 
-    def joint_term(self, v: Expression, u: Expression) -> Expression:
+    def joint_term(self, v: cp.Expression, u: cp.Expression) -> cp.Expression:
         """Return D(v, u), convex in both together by CVXPY's rules.
 
         Raises:
@@ -160,7 +156,7 @@ class Tight(Divergence):
         """The Lipschitz constant of phi, the gradient of Phi*."""
         return self.activation.lipschitz
 
-    def remainder(self, u: Expression) -> Expression:
+    def remainder(self, u: cp.Expression) -> cp.Expression:
         """Return Phi*(u), summed over samples and units, in CVXPY."""
         return self.activation.conjugate(u)
 
@@ -231,7 +227,7 @@ class Joint(Divergence):
     def _offsets(self) -> dict[Any, Tensor]:
         return {}
 
-    def joint_term(self, v: Expression, u: Expression) -> Expression:
+    def joint_term(self, v: cp.Expression, u: cp.Expression) -> cp.Expression:
         """Return Phi(v) - |v|^2 / (2 L) + <c, u> + L |u - v / L|^2 / 2 in CVXPY.
 
         Raises:
@@ -241,7 +237,7 @@ class Joint(Divergence):
         coupled = self.smoothness / 2 * cp.sum_squares(u - v / self.smoothness)
         return self.activation.excess(v) + cp.sum(u @ offset) + coupled
 
-    def remainder(self, u: Expression) -> Expression:
+    def remainder(self, u: cp.Expression) -> cp.Expression:
         """Return <c, u> + L |u|^2 / 2, summed over samples, in CVXPY."""
         offset = self.activation.offset(u.shape[-1]).numpy()
         return cp.sum(u @ offset) + self.smoothness / 2 * cp.sum_squares(u)
@@ -306,7 +302,7 @@ class Margin(Divergence):
         steepest = self.continuous.lipschitz
         return None if steepest is None else steepest / self.width
 
-    def potential(self, v: Expression) -> Expression:
+    def potential(self, v: cp.Expression) -> cp.Expression:
         """Return w Psi(v), summed over samples and units, in CVXPY."""
         return self.width * self.continuous.potential(v)
 
@@ -314,7 +310,7 @@ class Margin(Divergence):
         """Return w Psi(v) per sample, (samples,)."""
         return self.width * self.continuous.potential_value(v)
 
-    def remainder(self, u: Expression) -> Expression:
+    def remainder(self, u: cp.Expression) -> cp.Expression:
         """Return w Psi*(u / w), summed over samples and units, in CVXPY."""
         return self.width * self.continuous.conjugate(u / self.width)
 

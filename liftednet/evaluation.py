@@ -6,16 +6,12 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from liftednet.errors import DataError, DeclarationError, LiftedError, SolverError
 from liftednet.lazy import cvxpy as cp
-
-if TYPE_CHECKING:
-    from cvxpy.constraints.constraint import Constraint
-    from cvxpy.expressions.expression import Expression
 
 _QUADRATIC = {"eps_abs": 1e-10, "eps_rel": 1e-10, "max_iter": 20_000, "polishing": False}
 _ENDS = ("optimal", "infeasible", "unbounded")
@@ -47,8 +43,8 @@ def stating(what: str) -> Iterator[None]:
 
 
 def convex_constraints(
-    what: str, declared: Callable[[Any], Sequence[Constraint] | Constraint], at: Expression
-) -> list[Constraint]:
+    what: str, declared: Callable[[Any], Sequence[cp.Constraint] | cp.Constraint], at: cp.Expression
+) -> list[cp.Constraint]:
     """Return the constraints that a user's function declares of an expression.
 
     Args:
@@ -84,7 +80,7 @@ def solve_precisely(problem: cp.Problem) -> None:
 
 def nearest(
     points: np.ndarray[Any, np.dtype[np.float64]],
-    domain: Callable[[Expression], list[Constraint]],
+    domain: Callable[[cp.Expression], list[cp.Constraint]],
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the nearest point of a domain to each row; both are (samples, units).
 
@@ -102,12 +98,12 @@ def nearest(
     return np.asarray(variable.value, dtype=np.float64)
 
 
-def evaluate(expression: Expression) -> float:
+def evaluate(expression: cp.Expression) -> float:
     """Return the value of a scalar expression, minimized over the variables inside it."""
     return evaluate_all([expression])[0]
 
 
-def evaluate_all(expressions: list[Expression]) -> list[float]:
+def evaluate_all(expressions: list[cp.Expression]) -> list[float]:
     """Return the values of scalar expressions, minimized over the variables inside them."""
     cast = [cp.Expression.cast_to_const(expression) for expression in expressions]
     total = cp.sum(cp.hstack(cast))

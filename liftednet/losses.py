@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -26,10 +25,6 @@ from liftednet.lazy import cvxpy as cp
 from liftednet.noise import Noise
 from liftednet.predictions import MOST_LOGARITHM, CountPrediction, Prediction, RobustPrediction
 from liftednet.validation import is_number, name_of, require_finite, require_positive
-
-if TYPE_CHECKING:
-    from cvxpy.expressions.expression import Expression
-
 
 _SUMMED, _OFF = 8, 1e-6  # rows of which a declared loss is the sum, to what CVXPY's solvers tell
 
@@ -188,7 +183,7 @@ class OutputLoss(Loss):
         """Return the point that z equals exactly when it minimizes L(y, .) + lam D(., u)."""
 
     @abstractmethod
-    def expression(self, y: Expression, z: Expression) -> Expression:
+    def expression(self, y: cp.Expression, z: cp.Expression) -> cp.Expression:
         """Return L(y, z), summed over samples, in CVXPY."""
 
     @abstractmethod
@@ -259,7 +254,7 @@ class SquaredError(_Numbers, FenchelYoungLoss, OutputLoss, Likelihood):
         self.activation = Identity()
         self.divergence = tight(self.activation)
 
-    def expression(self, y: Expression, z: Expression) -> Expression:
+    def expression(self, y: cp.Expression, z: cp.Expression) -> cp.Expression:
         """Return |y - z|^2 / 2."""
         return cp.sum_squares(y - z) / 2
 
@@ -422,7 +417,7 @@ class SimplexCrossEntropy(_Classes, OutputLoss):
         """Take the projection on the simplex as the output activation."""
         self.activation = SimplexProjection()
 
-    def expression(self, y: Expression, z: Expression) -> Expression:
+    def expression(self, y: cp.Expression, z: cp.Expression) -> cp.Expression:
         """Return -sum y log z."""
         return -cp.sum(cp.multiply(y, cp.log(z)))
 
@@ -499,7 +494,7 @@ class Quantile(_Robust):
         if self.level >= 1:
             raise DataError(f"the level of a quantile must be below 1, got {level}.")
 
-    def expression(self, y: Expression, z: Expression) -> Expression:
+    def expression(self, y: cp.Expression, z: cp.Expression) -> cp.Expression:
         """Return the sum of q max(y - z, 0) + (1 - q) max(z - y, 0)."""
         return cp.sum(self.level * cp.pos(y - z) + (1 - self.level) * cp.pos(z - y))
 
@@ -550,7 +545,7 @@ class Huber(_Robust, Likelihood):
         deviation = noise.variance.sqrt().expand_as(center)
         return RobustPrediction(center, deviation, width, law=noise)
 
-    def expression(self, y: Expression, z: Expression) -> Expression:
+    def expression(self, y: cp.Expression, z: cp.Expression) -> cp.Expression:
         """Return half of CVXPY's Huber function of y - z, summed."""
         huber = cp.huber(y - z, self.delta)  # type: ignore[arg-type]  # any positive number
         return cp.sum(huber) / 2
@@ -589,7 +584,7 @@ class Declared(_Numbers, OutputLoss):
 
     def __init__(
         self,
-        function: Callable[[Expression, Expression], Expression],
+        function: Callable[[cp.Expression, cp.Expression], cp.Expression],
         activation: Activation | None = None,
     ) -> None:
         """Keep the declaration.
@@ -602,7 +597,7 @@ class Declared(_Numbers, OutputLoss):
         self.function = function
         self.activation = Identity() if activation is None else activation
 
-    def expression(self, y: Expression, z: Expression) -> Expression:
+    def expression(self, y: cp.Expression, z: cp.Expression) -> cp.Expression:
         """Return the declared L(y, z)."""
         found = self.function(y, z)
         inside = {x.id for x in found.variables()} if hasattr(found, "variables") else set()

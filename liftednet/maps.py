@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,9 +19,6 @@ from torch import Tensor
 from liftednet import processes
 from liftednet.lazy import cvxpy as cp
 from liftednet.samples import Design, squared_norm_of
-
-if TYPE_CHECKING:
-    from cvxpy.expressions.expression import Expression
 
 _POWER_STEPS = 100
 _MARGIN = 1.05  # of an estimate by power iteration, which comes from below
@@ -68,7 +65,7 @@ class LinearMap(ABC):
         exact = self.double()
         return torch.stack([exact.apply(e.view(like.shape)).flatten() for e in basis], 1)
 
-    def expression(self, v: Expression, like: Tensor, shape: Any) -> Expression:
+    def expression(self, v: cp.Expression, like: Tensor, shape: Any) -> cp.Expression:
         """Return A v in CVXPY.
 
         Args:
@@ -125,7 +122,7 @@ class Times(LinearMap):
         """Return the map in float64."""
         return Times(self.weight.double())
 
-    def expression(self, v: Expression, like: Tensor, shape: Any) -> Expression:
+    def expression(self, v: cp.Expression, like: Tensor, shape: Any) -> cp.Expression:
         """Return v W in CVXPY."""
         return v @ self.weight.detach().double().cpu().numpy()
 
@@ -159,7 +156,7 @@ class Rows(LinearMap):
         """Return the map itself: sums over samples are in float64."""
         return self
 
-    def expression(self, v: Expression, like: Tensor, shape: Any) -> Expression:
+    def expression(self, v: cp.Expression, like: Tensor, shape: Any) -> cp.Expression:
         """Return [X, 1] [W; b] in CVXPY."""
         rows = torch.cat([part.clone() for _, part in self.design.rows()])
         return rows.double().cpu().numpy() @ v

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from liftednet.lazy import cvxpy as cp
-
-if TYPE_CHECKING:
-    from cvxpy.expressions.expression import Expression
 
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -115,8 +112,8 @@ def _spread(u: Vector, phi: Vector, own: Vector) -> np.ndarray[Any, np.dtype[np.
 
 
 def piecewise_quadratic(
-    x: Expression, knots: Vector, slopes: Vector, anchor: int, value: float
-) -> Expression:
+    x: cp.Expression, knots: Vector, slopes: Vector, anchor: int, value: float
+) -> cp.Expression:
     """Return f(x), summed over the entries, with f' the broken line through (knots, slopes).
 
     x is filled segment by segment outward from the anchor, x = knot + sum_k d_k - sum_k e_k with

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,14 +14,7 @@ from liftednet.activation import Activation, between, clipped, infinite_off
 from liftednet.activations.smooth import Tanh
 from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
-from liftednet.validation import is_number, require_count
-
-if TYPE_CHECKING:
-    from cvxpy.constraints.constraint import Constraint
-    from cvxpy.expressions.expression import Expression
-
-
-from liftednet.validation import is_integer
+from liftednet.validation import is_integer, is_number, require_count
 
 
 class MaxPooling(Activation):
@@ -71,11 +63,11 @@ class _Nearest(Activation):
         """Return u, cut off at the ends."""
         return clipped(u, *self.ends)
 
-    def potential(self, v: Expression) -> Expression:
+    def potential(self, v: cp.Expression) -> cp.Expression:
         """Return |v|^2 / 2."""
         return cp.sum_squares(v) / 2
 
-    def excess(self, v: Expression) -> Expression:
+    def excess(self, v: cp.Expression) -> cp.Expression:
         """Return 0."""
         return cp.Constant(0.0)
 
@@ -111,7 +103,7 @@ class Identity(_Nearest):
         """Return ones."""
         return torch.ones_like(u)
 
-    def conjugate(self, u: Expression) -> Expression:
+    def conjugate(self, u: cp.Expression) -> cp.Expression:
         """Return |u|^2 / 2."""
         return cp.sum_squares(u) / 2
 
@@ -134,7 +126,7 @@ class ReLU(_Nearest):
         """Return 1 where u > 0, else 0."""
         return (u > 0).to(u.dtype)
 
-    def conjugate(self, u: Expression) -> Expression:
+    def conjugate(self, u: cp.Expression) -> cp.Expression:
         """Return |max(u, 0)|^2 / 2."""
         return cp.sum_squares(cp.pos(u)) / 2
 
@@ -168,7 +160,7 @@ class Clipped(_Nearest):
         """Return 1 inside the box, else 0."""
         return ((u > self.lower) & (u < self.upper)).to(u.dtype)
 
-    def conjugate(self, u: Expression) -> Expression:
+    def conjugate(self, u: cp.Expression) -> cp.Expression:
         """Return sum of c u - c^2/2 + huber(u - c, r)/2 with center c and half width r."""
         center, radius = (self.lower + self.upper) / 2, (self.upper - self.lower) / 2
         linear = center * cp.sum(u) - u.size * center**2 / 2
@@ -220,11 +212,11 @@ class Sign(Activation):
         """Return zeros, the slope off the jump."""
         return torch.zeros_like(u)
 
-    def potential(self, v: Expression) -> Expression:
+    def potential(self, v: cp.Expression) -> cp.Expression:
         """Return 0."""
         return cp.Constant(0.0)
 
-    def conjugate(self, u: Expression) -> Expression:
+    def conjugate(self, u: cp.Expression) -> cp.Expression:
         """Return |u|_1."""
         return cp.sum(cp.abs(u))
 
@@ -292,13 +284,13 @@ class Quantized(Activation):
         """Return zeros, the slope off the jumps."""
         return torch.zeros_like(u)
 
-    def potential(self, v: Expression) -> Expression:
+    def potential(self, v: cp.Expression) -> cp.Expression:
         """Return the largest of the lines through two levels that follow each other."""
         levels, middles = (x.tolist() for x in self._grid(torch.zeros((), dtype=torch.float64)))
         lines = [level**2 / 2 + t * (v - level) for level, t in zip(levels, middles, strict=False)]
         return cp.sum(lines[0] if len(lines) == 1 else cp.maximum(*lines))
 
-    def conjugate(self, u: Expression) -> Expression:
+    def conjugate(self, u: cp.Expression) -> cp.Expression:
         """Return the largest of u v - v^2 / 2 over the levels v."""
         levels = self._grid(torch.zeros((), dtype=torch.float64))[0].tolist()
         return cp.sum(cp.maximum(*[u * level - level**2 / 2 for level in levels]))
@@ -344,25 +336,25 @@ class _Leaky(Activation):
             return u.new_tensor(self.slopes)
         return u.new_tensor(self.spread(u.shape[-1]))
 
-    def _stated(self, v: Expression) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    def _stated(self, v: cp.Expression) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
         return np.broadcast_to(self.spread(v.shape[-1]), v.shape)
 
     def slope(self, u: Tensor) -> Tensor:
         """Return 1 where u > 0, else alpha."""
         return torch.where(u > 0, 1.0, self._alpha(u))
 
-    def potential(self, v: Expression) -> Expression:
+    def potential(self, v: cp.Expression) -> cp.Expression:
         """Return (|max(v, 0)|^2 + |min(v, 0)|^2 / alpha) / 2."""
         negative = cp.multiply(1 / self._stated(v), cp.square(cp.neg(v)))
         return (cp.sum_squares(cp.pos(v)) + cp.sum(negative)) / 2
 
-    def excess(self, v: Expression) -> Expression:
+    def excess(self, v: cp.Expression) -> cp.Expression:
         """Return (1 - 1 / L) |max(v, 0)|^2 / 2 + (1 / alpha - 1 / L) |min(v, 0)|^2 / 2."""
         assert self.lipschitz is not None  # the largest slope
         negative = cp.multiply(1 / self._stated(v) - 1 / self.lipschitz, cp.square(cp.neg(v)))
         return ((1 - 1 / self.lipschitz) * cp.sum_squares(cp.pos(v)) + cp.sum(negative)) / 2
 
-    def conjugate(self, u: Expression) -> Expression:
+    def conjugate(self, u: cp.Expression) -> cp.Expression:
         """Return (|max(u, 0)|^2 + alpha |min(u, 0)|^2) / 2."""
         negative = cp.multiply(self._stated(u), cp.square(cp.neg(u)))
         return (cp.sum_squares(cp.pos(u)) + cp.sum(negative)) / 2
@@ -506,15 +498,15 @@ class Bounded(Activation):
         v = self.inner.forward(u)
         return self.inner.slope(u).where((v > self.lower) & (v < self.upper), 0.0)
 
-    def potential(self, v: Expression) -> Expression:
+    def potential(self, v: cp.Expression) -> cp.Expression:
         """Return Phi(v)."""
         return self.inner.potential(v)
 
-    def excess(self, v: Expression) -> Expression:
+    def excess(self, v: cp.Expression) -> cp.Expression:
         """Return Phi(v) - |v|^2 / (2 L)."""
         return self.inner.excess(v)
 
-    def domain(self, v: Expression) -> list[Constraint]:
+    def domain(self, v: cp.Expression) -> list[cp.Constraint]:
         """Return the domain of Phi, and the bounds that are finite."""
         return [*self.inner.domain(v), *between(v, self.lower, self.upper)]
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from liftednet.activation import Activation
 from liftednet.lazy import cvxpy as cp
-
-if TYPE_CHECKING:
-    from cvxpy.constraints.constraint import Constraint
-    from cvxpy.expressions.expression import Expression
 
 SLACK = 1e-5  # how far a float32 sum of a sample's units may be from 1
 _SHARP = 0.3  # below this t the prox is near the projection
@@ -42,7 +36,7 @@ class _OnSimplex(Activation):
 
     per_unit, constant_sum = False, True
 
-    def domain(self, v: Expression) -> list[Constraint]:
+    def domain(self, v: cp.Expression) -> list[cp.Constraint]:
         """Return v >= 0 and sum v = 1 per sample."""
         return [v >= 0, cp.sum(v, axis=1) == 1]
 
@@ -72,11 +66,11 @@ class Softmax(_OnSimplex):
             return u.mT.softmax(0).mT
         return u.softmax(-1)
 
-    def potential(self, v: Expression) -> Expression:
+    def potential(self, v: cp.Expression) -> cp.Expression:
         """Return sum of v log v."""
         return -cp.sum(cp.entr(v))
 
-    def conjugate(self, u: Expression) -> Expression:
+    def conjugate(self, u: cp.Expression) -> cp.Expression:
         """Return log sum exp(u), summed over samples."""
         return cp.sum(cp.log_sum_exp(u, axis=1))
 
@@ -161,11 +155,11 @@ class SimplexProjection(_OnSimplex):
         """Return zeros, (units,): the paper's divergence is |v - u|^2 / 2."""
         return torch.zeros(units, dtype=torch.float64)
 
-    def potential(self, v: Expression) -> Expression:
+    def potential(self, v: cp.Expression) -> cp.Expression:
         """Return |v|^2 / 2."""
         return cp.sum_squares(v) / 2
 
-    def conjugate(self, u: Expression) -> Expression:
+    def conjugate(self, u: cp.Expression) -> cp.Expression:
         """Return min over nu of nu + |max(u - nu, 0)|^2 / 2, summed over samples."""
         nu = cp.Variable((u.shape[0], 1))
         return cp.sum(nu) + cp.sum_squares(cp.pos(u - nu)) / 2
@@ -211,19 +205,19 @@ class Grouped(Activation):
         """Return phi of every group, (samples, units)."""
         return self.inner.forward(self._groups(u)).view(u.shape)
 
-    def potential(self, v: Expression) -> Expression:
+    def potential(self, v: cp.Expression) -> cp.Expression:
         """Return the sum of Phi over the groups."""
         return self.inner.potential(self._stacked(v))
 
-    def domain(self, v: Expression) -> list[Constraint]:
+    def domain(self, v: cp.Expression) -> list[cp.Constraint]:
         """Return the domain of every group."""
         return self.inner.domain(self._stacked(v))
 
-    def conjugate(self, u: Expression) -> Expression:
+    def conjugate(self, u: cp.Expression) -> cp.Expression:
         """Return the sum of Phi* over the groups."""
         return self.inner.conjugate(self._stacked(u))
 
-    def _stacked(self, v: Expression) -> Expression:
+    def _stacked(self, v: cp.Expression) -> cp.Expression:
         return cp.reshape(v, (v.size // self.size, self.size), order="C")
 
     def prox(self, w: Tensor, t: float | Tensor) -> Tensor:

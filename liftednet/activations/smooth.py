@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,9 +10,6 @@ from torch.nn import functional
 
 from liftednet.activation import Activation, infinite_off
 from liftednet.lazy import cvxpy as cp
-
-if TYPE_CHECKING:
-    from cvxpy.expressions.expression import Expression
 
 _MIDDLE = 0.5  # within this of 0 forms that are exact at the ends of the range cancel
 _NEAR = 0.25  # to 0, where series are right to rounding
@@ -86,11 +82,11 @@ class Sigmoid(Activation):
         """Return phi(u) phi(-u), which keeps its digits where phi(u) is near 1."""
         return u.sigmoid() * (-u).sigmoid()
 
-    def potential(self, v: Expression) -> Expression:
+    def potential(self, v: cp.Expression) -> cp.Expression:
         """Return sum of v log v + (1 - v) log(1 - v)."""
         return -cp.sum(cp.entr(v)) - cp.sum(cp.entr(1 - v))
 
-    def conjugate(self, u: Expression) -> Expression:
+    def conjugate(self, u: cp.Expression) -> cp.Expression:
         """Return sum of log(1 + exp(u))."""
         return cp.sum(cp.logistic(u))
 
@@ -129,11 +125,11 @@ class Tanh(Activation):
         """Return 4 s(2 u) s(-2 u) with s the sigmoid: 1 - tanh(u)^2, at the ends, too."""
         return 4 * self._sigmoid.slope(2 * u)
 
-    def potential(self, v: Expression) -> Expression:
+    def potential(self, v: cp.Expression) -> cp.Expression:
         """Return sum of ((1 - v) log(1 - v) + (1 + v) log(1 + v)) / 2."""
         return -(cp.sum(cp.entr(1 - v)) + cp.sum(cp.entr(1 + v))) / 2
 
-    def conjugate(self, u: Expression) -> Expression:
+    def conjugate(self, u: cp.Expression) -> cp.Expression:
         """Return sum of log cosh(u)."""
         return cp.sum(cp.logistic(2 * u) - u) - u.size * math.log(2)
 
@@ -305,11 +301,11 @@ class Exponential(Activation):
         """Return exp(u)."""
         return u.exp()
 
-    def potential(self, v: Expression) -> Expression:
+    def potential(self, v: cp.Expression) -> cp.Expression:
         """Return sum of v log v - v."""
         return -cp.sum(cp.entr(v)) - cp.sum(v)
 
-    def conjugate(self, u: Expression) -> Expression:
+    def conjugate(self, u: cp.Expression) -> cp.Expression:
         """Return sum of exp(u)."""
         return cp.sum(cp.exp(u))
 
@@ -345,11 +341,11 @@ class ELU(Activation):
         """Return 1 where u > 0, else exp(u)."""
         return u.clamp(max=0).exp()
 
-    def potential(self, v: Expression) -> Expression:
+    def potential(self, v: cp.Expression) -> cp.Expression:
         """Return sum of max(v^2 / 2, (1 + v) log(1 + v) - v)."""
         return cp.sum(cp.maximum(cp.square(v) / 2, cp.kl_div(1 + v, 1)))
 
-    def conjugate(self, u: Expression) -> Expression:
+    def conjugate(self, u: cp.Expression) -> cp.Expression:
         """Return sum of a^2 / 2 + exp(b) - b - 1, where u = a + b, a >= 0 >= b."""
         positive = cp.Variable(u.shape, nonneg=True)
         negative = u - positive

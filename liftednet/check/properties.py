@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,10 +13,6 @@ from liftednet.check.report import Check, Subject, judge, relative, shown
 from liftednet.errors import LiftedError
 from liftednet.evaluation import evaluate_all, nearest, solve_precisely
 from liftednet.lazy import cvxpy as cp
-
-if TYPE_CHECKING:
-    from cvxpy.constraints.constraint import Constraint
-    from cvxpy.expressions.expression import Expression
 
 Test = Callable[[Subject], Check]
 
@@ -291,7 +286,7 @@ def convex_in_pre_activations(subject: Subject) -> Check:
 
 def _convex(
     name: str,
-    state: Callable[[], tuple[Expression, list[Constraint]]],
+    state: Callable[[], tuple[cp.Expression, list[cp.Constraint]]],
     example: Callable[[], str | None] = lambda: None,
 ) -> Check:
     failed = partial(_failed, name, tested := "CVXPY's rules (DCP, DPP)")
@@ -373,7 +368,7 @@ def _unsolved(subject: Subject, status: str) -> str:
 # Values: the tight divergence, and the same potential and conjugate in CVXPY and in torch
 
 
-def _stated(expression: Callable[[Expression], Expression], rows: Tensor) -> Tensor:
+def _stated(expression: Callable[[cp.Expression], cp.Expression], rows: Tensor) -> Tensor:
     """Return the value of a CVXPY expression at each row, (samples,)."""
     values = evaluate_all([expression(cp.Constant(row[None])) for row in rows.numpy()])
     return torch.tensor(values, dtype=torch.float64)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
@@ -16,10 +15,6 @@ from liftednet.lazy import cvxpy as cp
 from liftednet.sets.penalty import Penalty
 from liftednet.sets.polyhedron import Array, Limits, least_excess, stacked
 from liftednet.validation import name_of
-
-if TYPE_CHECKING:
-    from cvxpy.constraints.constraint import Constraint as Stated
-    from cvxpy.expressions.expression import Expression
 
 _NOTHING = 1e-6  # in units of the scores, by which CVXPY's solvers leave a constraint
 _GIVES = 1e-3  # share of all that gives way, from which it is named
@@ -68,7 +63,7 @@ class Constraint(ABC):
         """Return what it asks of some rows (some,) of so many samples, whatever the others are."""
         return _Taken(self, rows, samples)
 
-    def stated(self, u: Expression) -> list[Stated]:
+    def stated(self, u: cp.Expression) -> list[cp.Constraint]:
         """Return the constraint in CVXPY, for U (samples, outputs)."""
         limits = self.limits(*u.shape)
         assert limits is not None  # others state themselves
@@ -104,7 +99,7 @@ class Rescaled(Constraint):
         found = self.constraint.limits(samples, outputs)
         return None if found is None else found.through(*self._moments())
 
-    def stated(self, u: Expression) -> list[Stated]:
+    def stated(self, u: cp.Expression) -> list[cp.Constraint]:
         """Return what is stated of V scale + center."""
         scale, center = self._moments()
         ones = np.ones((u.shape[0], 1))
@@ -136,7 +131,7 @@ class _Taken(Constraint):
         shape = found.shape if whole.all() else (int(whole.sum()),)
         return Limits(matrix[whole], found.lower[whole], found.upper[whole], shape)
 
-    def stated(self, u: Expression) -> list[Stated]:
+    def stated(self, u: cp.Expression) -> list[cp.Constraint]:
         if self.limits(*u.shape) is not None:
             return super().stated(u)
         return self.constraint.stated(u[np.argsort(self.rows)])  # CVXPY knows it of all rows alone
@@ -164,7 +159,9 @@ class Declared(Constraint):
         4.0
     """
 
-    def __init__(self, function: Callable[[Expression], Sequence[Stated] | Stated]) -> None:
+    def __init__(
+        self, function: Callable[[cp.Expression], Sequence[cp.Constraint] | cp.Constraint]
+    ) -> None:
         """Keep the declaration."""
         if not callable(function):
             raise DeclarationError(
@@ -177,7 +174,7 @@ class Declared(Constraint):
         """Return None: CVXPY alone knows it."""
         return
 
-    def stated(self, u: Expression) -> list[Stated]:
+    def stated(self, u: cp.Expression) -> list[cp.Constraint]:
         """Return the declared constraints."""
         return convex_constraints(repr(self), self.function, u)
 
@@ -272,7 +269,7 @@ def _gives(constraints: Sequence[Constraint], excess: Sequence[float], least: fl
     return " and ".join(f"{one!r} by {by:.3g}" for one, by in pairs if by > least)
 
 
-def _relaxed(stated: Stated) -> tuple[cp.Variable, list[Stated]]:
+def _relaxed(stated: cp.Constraint) -> tuple[cp.Variable, list[cp.Constraint]]:
     """Return by how much a constraint gives way, and what is left of it; a cone does not."""
     slack = cp.Variable(stated.shape, nonneg=True)
     if isinstance(stated, cp.constraints.Inequality | cp.constraints.NonPos):

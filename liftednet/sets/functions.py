@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,10 +14,6 @@ from liftednet.evaluation import convex_constraints, stating
 from liftednet.lazy import cvxpy as cp
 from liftednet.sets.penalty import SQUARES, Penalty, Weighted, statement
 from liftednet.validation import is_number
-
-if TYPE_CHECKING:
-    from cvxpy.constraints.constraint import Constraint
-    from cvxpy.expressions.expression import Expression
 
 __all__ = ["L1", "Declared", "GroupLasso", "Nonnegative", "SquaredFrobenius"]
 
@@ -50,7 +46,7 @@ class SquaredFrobenius(Weighted):
         """2 rho."""
         return 2 * self.rho
 
-    def expression(self, weight: Expression) -> Expression:
+    def expression(self, weight: cp.Expression) -> cp.Expression:
         """Return rho |W - W_0|_F^2."""
         center = 0.0 if self.center is None else self.center.double().cpu().numpy()
         return self.rho * cp.sum_squares(weight - center)
@@ -97,7 +93,7 @@ class L1(Weighted):
     place = 0
     by_rows = True
 
-    def expression(self, weight: Expression) -> Expression:
+    def expression(self, weight: cp.Expression) -> cp.Expression:
         """Return rho |W|_1."""
         return self.rho * cp.sum(cp.abs(weight))
 
@@ -137,7 +133,7 @@ class GroupLasso(Weighted):
     place = 1
     by_rows = True
 
-    def expression(self, weight: Expression) -> Expression:
+    def expression(self, weight: cp.Expression) -> cp.Expression:
         """Return rho times the sum of the row norms."""
         return self.rho * cp.sum(cp.norm(weight, 2, axis=1))
 
@@ -191,11 +187,11 @@ class Nonnegative(Weighted):
         """2 rho."""
         return 2 * self.rho
 
-    def expression(self, weight: Expression) -> Expression:
+    def expression(self, weight: cp.Expression) -> cp.Expression:
         """Return rho |W|_F^2."""
         return self.rho * cp.sum_squares(weight)
 
-    def domain(self, weight: Expression) -> list[Constraint]:
+    def domain(self, weight: cp.Expression) -> list[cp.Constraint]:
         """Return W >= 0."""
         return [weight >= 0]
 
@@ -258,8 +254,8 @@ class Declared(Penalty):
                 [0.]])
     """
 
-    function: Callable[[Expression], Expression | float] | None = None
-    constraints: Callable[[Expression], Sequence[Constraint] | Constraint] | None = None
+    function: Callable[[cp.Expression], cp.Expression | float] | None = None
+    constraints: Callable[[cp.Expression], Sequence[cp.Constraint] | cp.Constraint] | None = None
     closed_form = False
 
     def __post_init__(self) -> None:
@@ -267,7 +263,7 @@ class Declared(Penalty):
         if self.function is None and self.constraints is None:
             raise DeclarationError("Declared needs a function of W, constraints on W, or both.")
 
-    def expression(self, weight: Expression) -> Expression:
+    def expression(self, weight: cp.Expression) -> cp.Expression:
         """Return the declared pi(W).
 
         Raises:
@@ -289,7 +285,7 @@ class Declared(Penalty):
             )
         return found
 
-    def domain(self, weight: Expression) -> list[Constraint]:
+    def domain(self, weight: cp.Expression) -> list[cp.Constraint]:
         """Return the declared constraints.
 
         Raises:

@@ -6,7 +6,6 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,10 +14,6 @@ from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.sets.penalty import Bounded, Constrained
 from liftednet.validation import require_matrix
-
-if TYPE_CHECKING:
-    from cvxpy.constraints.constraint import Constraint
-    from cvxpy.expressions.expression import Expression
 
 __all__ = [
     "ColumnNorm",
@@ -46,7 +41,7 @@ class _Between(Constrained):
         lowest, highest = (side.double().expand(shape) for side in self.sides)
         return lowest, highest
 
-    def domain(self, weight: Expression) -> list[Constraint]:
+    def domain(self, weight: cp.Expression) -> list[cp.Constraint]:
         """Return s W >= 0 for the signs s of entries with one side, W_ij = 0 for those with two."""
         inputs, units = weight.shape
         signs, fixed = (x.numpy() for x in self._kinds((inputs, units)))
@@ -167,7 +162,7 @@ class FixedZeros(_Between):
 class _VectorNorm(Bounded):
     """Rows (dim 1) or columns (dim 0) of a norm up to the bound."""
 
-    def domain(self, weight: Expression) -> list[Constraint]:
+    def domain(self, weight: cp.Expression) -> list[cp.Constraint]:
         """Return the bound on every norm."""
         return [cp.norm(weight, 2, axis=self.dim) <= self.bound]
 
@@ -242,7 +237,7 @@ class SpectralNorm(Bounded):
 
     bound: float = 1.0
 
-    def domain(self, weight: Expression) -> list[Constraint]:
+    def domain(self, weight: cp.Expression) -> list[cp.Constraint]:
         """Return |W|_2 <= bound."""
         return [cp.sigma_max(weight) <= self.bound]
 
@@ -273,7 +268,7 @@ class Orthogonal(Constrained):
 
     convex = False
 
-    def domain(self, weight: Expression) -> list[Constraint]:
+    def domain(self, weight: cp.Expression) -> list[cp.Constraint]:
         """Refuse: CVXPY states convex constraints.
 
         Raises:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, reduce
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -22,10 +22,6 @@ from liftednet.evaluation import stating
 from liftednet.lazy import cvxpy as cp
 from liftednet.sets.splitting import Meeting, Splitting
 from liftednet.validation import require_positive
-
-if TYPE_CHECKING:
-    from cvxpy.constraints.constraint import Constraint
-    from cvxpy.expressions.expression import Expression
 
 _ROUNDING = 64  # units in the last place that a norm or a meeting of points may be off
 _DEGENERATE = 1e-9  # to which the points of terms come that barely touch
@@ -106,10 +102,10 @@ class Penalty(ABC):
         return 0.0
 
     @abstractmethod
-    def expression(self, weight: Expression) -> Expression:
+    def expression(self, weight: cp.Expression) -> cp.Expression:
         """Return pi(W) in CVXPY."""
 
-    def domain(self, weight: Expression) -> list[Constraint]:
+    def domain(self, weight: cp.Expression) -> list[cp.Constraint]:
         """Return constraints on W in CVXPY."""
         return []
 
@@ -206,7 +202,7 @@ class Weighted(Penalty):
 class Constrained(Penalty):
     """A constraint on W: 0 where it holds."""
 
-    def expression(self, weight: Expression) -> Expression:
+    def expression(self, weight: cp.Expression) -> cp.Expression:
         """Return 0."""
         return cp.Constant(0.0)
 
@@ -313,11 +309,11 @@ class Sum(Penalty):
         """The sum of the terms' constants."""
         return sum(term.curvature for term in self.terms)
 
-    def expression(self, weight: Expression) -> Expression:
+    def expression(self, weight: cp.Expression) -> cp.Expression:
         """Return the sum of the terms."""
         return cp.sum([term.expression(weight) for term in self.terms])
 
-    def domain(self, weight: Expression) -> list[Constraint]:
+    def domain(self, weight: cp.Expression) -> list[cp.Constraint]:
         """Return the constraints of all terms."""
         return [constraint for term in self.terms for constraint in term.domain(weight)]
 
@@ -483,7 +479,7 @@ class Statement:
     variable: cp.Variable
     center: cp.Parameter
     t: cp.Parameter
-    expression: Expression
+    expression: cp.Expression
     problem: cp.Problem
 
     def evaluate(self, weight: Tensor) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,10 +17,6 @@ from torch.overrides import handle_torch_function, has_torch_function
 from liftednet.errors import DataError, SolverError
 from liftednet.lazy import cvxpy as cp
 from liftednet.lazy import sparse
-
-if TYPE_CHECKING:
-    from cvxpy.constraints.constraint import Constraint as Stated
-    from cvxpy.expressions.expression import Expression
 
 Array = NDArray[Any]
 
@@ -81,7 +77,7 @@ class Limits:
         equal: Array = self.lower == self.upper
         return equal, np.isfinite(self.upper) & ~equal, np.isfinite(self.lower) & ~equal
 
-    def stated(self, u: Expression) -> tuple[Stated, Stated, Stated]:
+    def stated(self, u: cp.Expression) -> tuple[cp.Constraint, cp.Constraint, cp.Constraint]:
         """Return the limits in CVXPY of U (samples, outputs): those of each of the sides."""
         at, (equal, above, below) = self.matrix @ cp.vec(u, order="C"), self.sides
         return (
