@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from liftednet.not_fitted import NotFittedError as NotFittedError
+
 __all__ = [
     "DataError",
     "DeclarationError",
@@ -97,31 +100,10 @@ class FitWarning(UserWarning):
     """
 
 
-if TYPE_CHECKING:
-
-    class NotFittedError(LiftedError, ValueError, AttributeError):
-        """A model was asked for what only a fitted one has."""
-
-
 def __getattr__(name: str) -> Any:
-    """Make `NotFittedError` when it is first asked for: scikit-learn, whose it is, loads slowly."""
+    """Import `NotFittedError` when first asked for it: scikit-learn, whose it is, loads slowly."""
     if name != "NotFittedError":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from sklearn.exceptions import NotFittedError as InSklearn
+    from liftednet.not_fitted import NotFittedError
 
-    known = {"__module__": __name__, "__doc__": _NOT_FITTED}
-    made = globals()[name] = type(name, (LiftedError, InSklearn), known)
-    return made
-
-
-_NOT_FITTED = """A model was asked for what only a fitted one has.
-
-    Example:
-        >>> from liftednet.errors import NotFittedError
-        >>> from liftednet.models import LiftedMLP
-        >>> try:
-        ...     LiftedMLP((2, 3, 2)).predict([[0.0, 0.0]])
-        ... except NotFittedError:
-        ...     print("fit it first")
-        fit it first
-    """
+    return NotFittedError
