@@ -17,7 +17,7 @@ from torch import Tensor
 from liftednet.errors import DeclarationError
 from liftednet.evaluation import evaluate, nearest, stating
 from liftednet.lazy import cvxpy as cp
-from liftednet.piecewise import Graph, broken_line, piecewise_quadratic
+from liftednet.piecewise import Vector, broken_line, piecewise_quadratic
 from liftednet.scalar_map import Map, ScalarMap, autograd_slope, refuse_bad_map
 from liftednet.validation import name_of, require_positive
 
@@ -149,8 +149,8 @@ class Activation:
         """
         if not self.per_unit:
             self._missing("potential", "the reference solver")
-        graph, value = self._graph, -self.conjugate_at_zero
-        return piecewise_quadratic(v, graph.phi, graph.u, graph.origin, value)
+        u, phi, origin = self._graph
+        return piecewise_quadratic(v, phi, u, origin, -self.conjugate_at_zero)
 
     def excess(self, v: cp.Expression) -> cp.Expression:
         """Return Phi(v) - |v|^2 / (2 L), convex for an L-Lipschitz map, as a CVXPY expression.
@@ -182,8 +182,8 @@ class Activation:
         """
         if not self.per_unit:
             self._missing("conjugate", "a tight divergence on the reference solver")
-        graph, value = self._graph, self.conjugate_at_zero
-        return piecewise_quadratic(u, graph.u, graph.phi, graph.origin, value)
+        points, phi, origin = self._graph
+        return piecewise_quadratic(u, points, phi, origin, self.conjugate_at_zero)
 
     def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
         """Return argmin_v t Phi(v) + |v - w|^2 / 2; w and the result are (samples, units).
@@ -210,7 +210,7 @@ class Activation:
             DeclarationError: units are coupled, and neither it nor `potential` is declared.
         """
         if self.per_unit:
-            return (self.scalar_map.table.legendre(v) - self.conjugate_at_zero).sum(-1)
+            return (self.scalar_map.legendre(v) - self.conjugate_at_zero).sum(-1)
         if not self.declares("potential"):
             self._missing("potential_value", "an objective")
         rows = (cp.Constant(row[None]) for row in v.detach().double().cpu().numpy())
@@ -222,7 +222,7 @@ class Activation:
     def conjugate_value(self, u: Tensor) -> Tensor:
         """Return Phi*(u) = max_v <u, v> - Phi(v) per sample, (samples,), in torch."""
         if self.per_unit:
-            return (self.scalar_map.table.integral(u) + self.conjugate_at_zero).sum(-1)
+            return (self.scalar_map.integral(u) + self.conjugate_at_zero).sum(-1)
         v = self.forward(u)
         return (u * v).sum(-1) - self.potential_value(v)
 
@@ -276,7 +276,7 @@ class Activation:
         return 0.0
 
     @cached_property
-    def _graph(self) -> Graph:
+    def _graph(self) -> tuple[Vector, Vector, int]:
         return broken_line(self.forward)
 
     def declares(self, method: str) -> bool:

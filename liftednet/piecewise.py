@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,23 +26,8 @@ _STILL = 1e-9  # a map that moves by less, relative, over the last half of a tab
 _CHUNK = 32_768  # entries, so that a few temporaries stay in the cache
 
 
-@dataclass(frozen=True)
-class Graph:
-    """A nondecreasing map phi as a broken line.
-
-    Attributes:
-        u: (count,) points.
-        phi: (count,) values of the broken line there.
-        origin: the index at which u is 0.
-    """
-
-    u: Vector
-    phi: Vector
-    origin: int
-
-
-def broken_line(forward: Callable[[Tensor], Tensor]) -> Graph:
-    """Return phi as a broken line whose corners equalize its error.
+def broken_line(forward: Callable[[Tensor], Tensor]) -> tuple[Vector, Vector, int]:
+    """Return corners u and phi(u) of a broken line, (count,), and the index at which u is 0.
 
     The error of a chord is h^2 phi'' / 8, so that corners as dense as sqrt(phi'' / (1 + |phi|))
     make it the same everywhere; moving each corner by half of it halves it. Kinks and jumps are
@@ -58,7 +42,7 @@ def broken_line(forward: Callable[[Tensor], Tensor]) -> Graph:
     sag[np.diff(u) < _NARROW] = 0.0
     shift = (np.append(sag, 0.0) + np.append(0.0, sag)) / 4
     moved = np.maximum.accumulate(np.clip(phi + shift, phi[0], phi[-1]))
-    return Graph(u, moved, int(np.searchsorted(u, 0.0)))
+    return u, moved, int(np.searchsorted(u, 0.0))
 
 
 def _values(forward: Callable[[Tensor], Tensor], u: Vector) -> Vector:
@@ -181,7 +165,7 @@ class IntegralTable:
 
     def __init__(self, forward: Callable[[Tensor], Tensor]) -> None:
         """Tabulate phi, and its integral by 8-point Gauss quadrature in every cell."""
-        self._forward = forward
+        self.forward = forward
         half = torch.linspace(0.0, _FAR, _CELLS // 2 + 1, dtype=torch.float64).sinh()
         bends = torch.from_numpy(refined(forward)[0])
         self.x = torch.cat([-half, half, bends]).unique()
@@ -195,7 +179,7 @@ class IntegralTable:
         return self.x.to(device), self.phi.to(device), self._integral.to(device)
 
     def _values(self, x: Tensor) -> Tensor:
-        return self._forward(x).detach().to(torch.float64)
+        return self.forward(x).detach().to(torch.float64)
 
     def _integrate(self) -> Tensor:
         nodes, weights = (torch.from_numpy(y) / 2 for y in np.polynomial.legendre.leggauss(8))

@@ -124,11 +124,13 @@ def refuse_unfit_function(function: Map, x: Tensor, what: str) -> Tensor:
         name = name_of(function)
         raise DeclarationError(f"{what} is a function or a module, got the class: write {name}().")
     try:
-        value = function(x)
+        with torch.enable_grad():
+            value = function(x.clone().requires_grad_())
     except Exception as error:  # whatever a user's map may raise
         raise DeclarationError(
             f"{name_of(function)} cannot be applied to a float64 tensor of shape "
-            f"{tuple(x.shape)}: {error}"
+            f"{tuple(x.shape)} of which torch may ask for gradients ({error}): write it in torch, "
+            "as torch.tanh is."
         ) from error
     if not isinstance(value, Tensor) or value.shape != x.shape:
         found = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
@@ -137,7 +139,6 @@ def refuse_unfit_function(function: Map, x: Tensor, what: str) -> Tensor:
             f"{name_of(function)} returned {found}."
         )
     points = x[0, [x.shape[1] // 3, x.shape[1] // 2, 2 * x.shape[1] // 3, -1]].view(2, 2)
-    _refuse_other_than_torch(function, points)
     _refuse_coupled_entries(function, points)
     return value.detach()
 
@@ -156,43 +157,29 @@ def _refuse_coupled_entries(forward: Map, points: Tensor) -> None:
         )
 
 
-def _refuse_other_than_torch(forward: Map, points: Tensor) -> None:
-    try:
-        with torch.enable_grad():
-            forward(points.clone().requires_grad_())
-    except Exception as error:  # whatever a user's map may raise
-        raise DeclarationError(
-            f"{name_of(forward)} cannot be differentiated by torch ({error}): write it in torch, "
-            "as torch.tanh is."
-        ) from error
-
-
-class ScalarMap:
+class ScalarMap(IntegralTable):
     """A nondecreasing map phi: R -> R with what follows from it, at any size.
+
+    Its table gives conjugate and potential.
 
     Args:
         forward: phi, elementwise in torch.
         slope: phi', elementwise in torch.
 
     Attributes:
-        table: phi and its integral, which give conjugate and potential.
-        infimum: the limit of phi at minus infinity (may be infinite).
-        supremum: the limit of phi at plus infinity (may be infinite).
         lipschitz: the largest slope of phi, or None where phi jumps or grows without bound.
     """
 
     def __init__(self, forward: Map, slope: Map) -> None:
         """Tabulate phi, and find its limits and its largest slope."""
-        self.forward = forward
+        super().__init__(forward)
         self.slope = slope
-        self.table = IntegralTable(forward)
-        self.infimum, self.supremum = self.table.infimum, self.table.supremum
         self.lipschitz = self._steepest()
         zero = torch.zeros(1, dtype=torch.float64)
         self._tangent = float(forward(zero)), float(slope(zero))
 
     def _steepest(self) -> float | None:
-        x, phi = self.table.x, self.table.phi
+        x, phi = self.x, self.phi
         slopes = self.slope(x)
         quotients = phi.diff() / x.diff()
         worst = int(quotients.nan_to_num(torch.inf).argmax())

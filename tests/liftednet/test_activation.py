@@ -87,7 +87,7 @@ BAD_POTENTIALS: dict[str, Any] = {
     "coupled": (lambda v: v**2 * v.sum(), "not elementwise"),
     "summed": (lambda v: (v**2).sum(), "keeps the shape"),
     "no function": (3, "must be callable"),
-    "not torch": (lambda v: torch.from_numpy(v.numpy() ** 2), "differentiated by torch"),
+    "not torch": (lambda v: torch.from_numpy(v.numpy() ** 2), "write it in torch"),
 }
 
 
