@@ -44,39 +44,10 @@ Every other one passes `liftednet.check_activation`. A map that is not here take
 `Activation.from_function(torch.nn.functional.softsign)`.
 """
 
-from liftednet.activations.not_monotone import GELU, Hardswish, Mish, SiLU
-from liftednet.activations.piecewise_linear import (
-    Clipped,
-    Identity,
-    LeakyReLU,
-    MaxPooling,
-    PReLU,
-    Quantized,
-    ReLU,
-    Sign,
-)
-from liftednet.activations.simplex import SimplexProjection, Softmax
-from liftednet.activations.smooth import ELU, Arctan, Sigmoid, Sine, Softplus, Tanh
+from liftednet.activations import not_monotone, piecewise_linear, simplex, smooth
+from liftednet.activations.not_monotone import *  # noqa: F403
+from liftednet.activations.piecewise_linear import *  # noqa: F403
+from liftednet.activations.simplex import *  # noqa: F403
+from liftednet.activations.smooth import *  # noqa: F403
 
-__all__ = [
-    "ELU",
-    "GELU",
-    "Arctan",
-    "Clipped",
-    "Hardswish",
-    "Identity",
-    "LeakyReLU",
-    "MaxPooling",
-    "Mish",
-    "PReLU",
-    "Quantized",
-    "ReLU",
-    "SiLU",
-    "Sigmoid",
-    "Sign",
-    "SimplexProjection",
-    "Sine",
-    "Softmax",
-    "Softplus",
-    "Tanh",
-]
+__all__ = not_monotone.__all__ + piecewise_linear.__all__ + simplex.__all__ + smooth.__all__

@@ -16,6 +16,8 @@ from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.validation import is_integer, is_number, require_count
 
+__all__ = ["Clipped", "Identity", "LeakyReLU", "MaxPooling", "PReLU", "Quantized", "ReLU", "Sign"]
+
 
 class MaxPooling(Activation):
     """phi(u) = the largest entry of each block of u: a maxout layer behind a dense one.
@@ -54,18 +56,27 @@ def _half_square(x: Tensor) -> Tensor:
     return x.square().sum(-1) / 2
 
 
-class _Nearest(Activation):
-    """phi(u) = the nearest point of an interval, Phi(v) = v^2 / 2 there."""
+class Nearest(Activation):
+    """phi(u) = the nearest point of a set, Phi(v) = |v|^2 / 2 there."""
 
-    lipschitz = 1.0
-
-    def forward(self, u: Tensor) -> Tensor:
-        """Return u, cut off at the ends."""
-        return clipped(u, *self.ends)
+    lipschitz: float | None = 1.0
 
     def potential(self, v: cp.Expression) -> cp.Expression:
         """Return |v|^2 / 2."""
         return cp.sum_squares(v) / 2
+
+    def conjugate_value(self, u: Tensor) -> Tensor:
+        """Return <u, v> - |v|^2 / 2 per sample at v = phi(u), (samples,)."""
+        v = self.forward(u)
+        return (v * (u - v / 2)).sum(-1)
+
+
+class _NearestInInterval(Nearest):
+    """phi(u) = the nearest point of an interval."""
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Return u, cut off at the ends."""
+        return clipped(u, *self.ends)
 
     def excess(self, v: cp.Expression) -> cp.Expression:
         """Return 0."""
@@ -79,13 +90,8 @@ class _Nearest(Activation):
         """Return |v|^2 / 2 per sample, infinite off the interval."""
         return infinite_off(self.ends, v, _half_square(v))
 
-    def conjugate_value(self, u: Tensor) -> Tensor:
-        """Return <u, v> - |v|^2 / 2 per sample at v = phi(u), (samples,)."""
-        v = self.forward(u)
-        return (v * (u - v / 2)).sum(-1)
 
-
-class Identity(_Nearest):
+class Identity(_NearestInInterval):
     """phi(u) = u, Phi(v) = v^2 / 2: a linear layer, and the squared loss.
 
     Lifted Neural Networks, section 3 (phi_L for regression tasks).
@@ -108,7 +114,7 @@ class Identity(_Nearest):
         return cp.sum_squares(u) / 2
 
 
-class ReLU(_Nearest):
+class ReLU(_NearestInInterval):
     """phi(u) = max(u, 0), Phi(v) = v^2 / 2 on v >= 0.
 
     Lifted Neural Networks, eq. (4) and section 4 (non-strictly monotone examples).
@@ -135,7 +141,7 @@ class ReLU(_Nearest):
         return _half_square(u.clamp(min=0))
 
 
-class Clipped(_Nearest):
+class Clipped(_NearestInInterval):
     """phi(u) = min(max(u, lower), upper), Phi(v) = v^2 / 2 on the box.
 
     Lifted Neural Networks, section 4: the piecewise sigmoid, on [-1, 1] and on [0, 1].
@@ -233,7 +239,7 @@ class Sign(Activation):
         return u.abs().sum(-1)
 
 
-class Quantized(Activation):
+class Quantized(Nearest):
     """phi(u) = the level nearest to u, Phi(v) = v^2 / 2 at the levels and linear between them.
 
     The argmax of <u, v> - v^2 / 2 over k levels, evenly spaced from lower to upper, and Phi is the
@@ -307,11 +313,6 @@ class Quantized(Activation):
         levels, middles = self._grid(v)
         lines = levels[:-1].square() / 2 + middles * (v.unsqueeze(-1) - levels[:-1])
         return infinite_off(self.ends, v, lines.amax(-1).sum(-1))
-
-    def conjugate_value(self, u: Tensor) -> Tensor:
-        """Return <u, v> - |v|^2 / 2 per sample at v = phi(u), (samples,)."""
-        v = self.forward(u)
-        return (v * (u - v / 2)).sum(-1)
 
 
 class _Leaky(Activation):
@@ -440,11 +441,7 @@ class PReLU(_Leaky):
                 "negative one the map is not monotone."
             )
         self.slopes = tuple(found)
-
-    @property
-    def lipschitz(self) -> float:
-        """The largest slope, 1 included."""
-        return max(1.0, *self.slopes)
+        self.lipschitz = max(1.0, *found)
 
     def alone(self) -> Sequence[Activation]:
         """Return the map of every channel."""

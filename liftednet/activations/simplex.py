@@ -6,7 +6,10 @@ import torch
 from torch import Tensor
 
 from liftednet.activation import Activation
+from liftednet.activations.piecewise_linear import Nearest
 from liftednet.lazy import cvxpy as cp
+
+__all__ = ["SimplexProjection", "Softmax"]
 
 SLACK = 1e-5  # how far a float32 sum of a sample's units may be from 1
 _SHARP = 0.3  # below this t the prox is near the projection
@@ -132,7 +135,7 @@ def _start(w: Tensor, t: Tensor) -> Tensor:
     return torch.where(t > _SHARP, soft, sharp)
 
 
-class SimplexProjection(_OnSimplex):
+class SimplexProjection(_OnSimplex, Nearest):
     """phi(u) = argmin |v - u|^2 over the simplex, Phi(v) = |v|^2 / 2 there.
 
     Lifted Neural Networks, section 4 (projection on the probability simplex), the output of
@@ -145,8 +148,6 @@ class SimplexProjection(_OnSimplex):
         tensor([[0., 0., 1.]])
     """
 
-    lipschitz = 1.0
-
     def forward(self, u: Tensor) -> Tensor:
         """Return the Euclidean projection of each sample on the simplex."""
         return project_simplex(u)
@@ -154,10 +155,6 @@ class SimplexProjection(_OnSimplex):
     def offset(self, units: int) -> Tensor:
         """Return zeros, (units,): the paper's divergence is |v - u|^2 / 2."""
         return torch.zeros(units, dtype=torch.float64)
-
-    def potential(self, v: cp.Expression) -> cp.Expression:
-        """Return |v|^2 / 2."""
-        return cp.sum_squares(v) / 2
 
     def conjugate(self, u: cp.Expression) -> cp.Expression:
         """Return min over nu of nu + |max(u - nu, 0)|^2 / 2, summed over samples."""
@@ -172,11 +169,6 @@ class SimplexProjection(_OnSimplex):
         """Return |v|^2 / 2 per sample, (samples,), infinite off the simplex."""
         inside = (v.square().sum(-1) / 2).masked_fill((v < 0).any(-1), torch.inf)
         return _where_sum_is_one(v, inside)
-
-    def conjugate_value(self, u: Tensor) -> Tensor:
-        """Return <u, v> - |v|^2 / 2 per sample at v = phi(u), (samples,)."""
-        v = self.forward(u)
-        return (v * (u - v / 2)).sum(-1)
 
 
 class Grouped(Activation):

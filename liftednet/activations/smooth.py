@@ -11,6 +11,8 @@ from torch.nn import functional
 from liftednet.activation import Activation, infinite_off
 from liftednet.lazy import cvxpy as cp
 
+__all__ = ["ELU", "Arctan", "Sigmoid", "Sine", "Softplus", "Tanh"]
+
 _MIDDLE = 0.5  # within this of 0 forms that are exact at the ends of the range cancel
 _NEAR = 0.25  # to 0, where series are right to rounding
 LINEAR = 40.0  # log(1 + exp(u)) is u beyond, in float64 too
@@ -115,6 +117,7 @@ class Tanh(Activation):
 
     ends = (-1.0, 1.0)
     lipschitz = 1.0
+    closed_prox = False  # that of the sigmoid is a root
     _sigmoid = Sigmoid()
 
     def forward(self, u: Tensor) -> Tensor:
@@ -132,11 +135,6 @@ class Tanh(Activation):
     def conjugate(self, u: cp.Expression) -> cp.Expression:
         """Return sum of log cosh(u)."""
         return cp.sum(cp.logistic(2 * u) - u) - u.size * math.log(2)
-
-    @property
-    def closed_prox(self) -> bool:
-        """False: that of the sigmoid is a root."""
-        return self._sigmoid.closed_prox
 
     def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
         """Return the prox of the sigmoid, rescaled: tanh(u) = 2 sigmoid(2 u) - 1."""
