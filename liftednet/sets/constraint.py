@@ -13,7 +13,7 @@ from liftednet.errors import DataError, DeclarationError
 from liftednet.evaluation import convex_constraints, solve_precisely
 from liftednet.lazy import cvxpy as cp
 from liftednet.sets.penalty import Penalty
-from liftednet.sets.polyhedron import Array, Limits, least_excess, stacked
+from liftednet.sets.polyhedron import Array, Limits, giving_way, least_excess, stacked
 from liftednet.validation import name_of
 
 _NOTHING = 1e-6  # in units of the scores, by which CVXPY's solvers leave a constraint
@@ -223,8 +223,7 @@ def refuse_contradictions(constraints: Sequence[Constraint], samples: int, outpu
     excess = least_excess(given.matrix, given.lower, given.upper)
     if excess is None:
         return
-    parts = np.split(excess, np.cumsum([len(limits.lower) for _, limits in linear])[:-1])
-    names = _gives([x for x, _ in linear], [part.max(initial=0.0) for part in parts], 0.0)
+    names = giving_way([(x, len(limits.lower)) for x, limits in linear], excess)
     raise DataError(
         "the constraints contradict each other, whatever the network: no scores meet all of them; "
         f"nearest to it, what gives way is {names}."
@@ -250,23 +249,17 @@ def refuse_impossible(constraints: Sequence[Constraint], samples: int, outputs: 
     except cp.error.SolverError:
         return  # nothing is proven: the fit will tell
     if problem.status != cp.INFEASIBLE:
-        worst = [max(float(np.max(np.asarray(slack.value))) for slack in some) for some in slacks]
-        if sum(worst) <= _NOTHING:
+        worst = np.array([max(np.max(np.asarray(x.value)) for x in some) for some in slacks])
+        if worst.sum() <= _NOTHING:
             return
-        where = (
-            f"; nearest to it, what gives way is {_gives(constraints, worst, _GIVES * sum(worst))}"
-        )
+        worst[worst <= _GIVES * worst.sum()] = 0.0
+        names = giving_way([(one, 1) for one in constraints], worst)
+        where = f"; nearest to it, what gives way is {names}"
     names = ", ".join(map(repr, constraints))
     raise DataError(
         f"no scores meet all of the constraints {names}, whatever the network: CVXPY proves the "
         f"problem infeasible{where}."
     )
-
-
-def _gives(constraints: Sequence[Constraint], excess: Sequence[float], least: float) -> str:
-    """Name the constraints that give way by more than the least, and by how much."""
-    pairs = zip(constraints, excess, strict=True)
-    return " and ".join(f"{one!r} by {by:.3g}" for one, by in pairs if by > least)
 
 
 def _relaxed(stated: cp.Constraint) -> tuple[cp.Variable, list[cp.Constraint]]:

@@ -460,7 +460,6 @@ def _judged(members: Sequence[Penalty], weight: Tensor, pulls: Tensor, step: flo
     return Judgement(off, gap)
 
 
-@dataclass(frozen=True)
 class Statement:
     """min over P of t pi(P) + |P - W|_F^2 / 2 in CVXPY (DPP), compiled on its first solve.
 
@@ -473,14 +472,20 @@ class Statement:
         t: the step, at least 0.
         expression: pi(P).
         problem: the whole.
+
+    Raises:
+        DeclarationError: CVXPY cannot take what the penalty states.
     """
 
-    name: str
-    variable: cp.Variable
-    center: cp.Parameter
-    t: cp.Parameter
-    expression: cp.Expression
-    problem: cp.Problem
+    def __init__(self, penalty: Penalty, shape: tuple[int, int]) -> None:
+        """State it for W of a shape."""
+        self.name, self.t = repr(penalty), cp.Parameter(nonneg=True)
+        self.variable, self.center = cp.Variable(shape, name="W"), cp.Parameter(shape)
+        distance = cp.sum_squares(self.variable - self.center) / 2
+        with stating(self.name):
+            self.expression = penalty.expression(self.variable)
+            objective = cp.Minimize(self.t * self.expression + distance)
+            self.problem = cp.Problem(objective, penalty.domain(self.variable))
 
     def evaluate(self, weight: Tensor) -> float:
         """Return pi(W)."""
@@ -539,17 +544,8 @@ class Statement:
 
 @lru_cache(maxsize=16)
 def statement(penalty: Penalty, shape: tuple[int, int]) -> Statement:
-    """Return the statement of a penalty for weights of one shape.
-
-    Raises:
-        DeclarationError: CVXPY cannot take what the penalty states.
-    """
-    variable, center = cp.Variable(shape, name="W"), cp.Parameter(shape)
-    with stating(repr(penalty)):
-        t, expression = cp.Parameter(nonneg=True), penalty.expression(variable)
-        objective = cp.Minimize(t * expression + cp.sum_squares(variable - center) / 2)
-        problem = cp.Problem(objective, penalty.domain(variable))
-    return Statement(repr(penalty), variable, center, t, expression, problem)
+    """Return the statement of a penalty for weights of one shape, made once."""
+    return Statement(penalty, shape)
 
 
 def _to_numpy(weight: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:

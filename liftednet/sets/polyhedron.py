@@ -16,7 +16,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from liftednet.errors import DataError, SolverError
 from liftednet.lazy import cvxpy as cp
-from liftednet.lazy import sparse
+from liftednet.lazy import optimize, sparse
 
 Array = NDArray[Any]
 
@@ -106,9 +106,7 @@ def least_excess(matrix: Any, lower: Array, upper: Array) -> Array | None:
     above, below = np.isfinite(upper), np.isfinite(lower)
     sides = sparse.vstack([sparse.csr_matrix(matrix)[above], -sparse.csr_matrix(matrix)[below]])
     count, unknowns = sides.shape
-    from scipy.optimize import linprog
-
-    found = linprog(
+    found = optimize.linprog(
         np.concatenate([np.zeros(unknowns), np.ones(count)]),
         A_ub=sparse.hstack([sides, -sparse.eye(count)]),
         b_ub=np.concatenate([upper[above], -lower[below]]),
@@ -124,9 +122,11 @@ def least_excess(matrix: Any, lower: Array, upper: Array) -> Array | None:
     return np.where(excess > MET * size, excess, 0.0)
 
 
-class _Point(NamedTuple):
-    prices: Tensor
-    values: Tensor  # A v
+def giving_way(counts: Sequence[tuple[object, int]], excess: Array) -> str:
+    """Name the constraints that give way, each by how much, of how many limits each of them is."""
+    *parts, _ = np.split(excess, np.cumsum([count for _, count in counts]))
+    most = [(one, part.max(initial=0.0)) for (one, _), part in zip(counts, parts, strict=True)]
+    return " and ".join(f"{one!r} by {by:.3g}" for one, by in most if by > 0)
 
 
 class _Pivots(NamedTuple):
@@ -183,9 +183,9 @@ def nearest_in_polyhedron(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor)
         side = _binding(*(part.detach() for part in (scaled, point, low, high)))
         ends = torch.where(side < 0, low, high)
         for _ in range(2):  # the ridge is less where none contradict, and its rest then gone
-            found = _at(scaled, point, side, ends, 1e-3 * _RIDGE)
-            point = point - found.prices @ scaled
-        off = torch.where(side != 0, (found.values - ends).abs(), 0.0).amax(-1)
+            prices, values = _at(scaled, point, side, ends, 1e-3 * _RIDGE)
+            point = point - prices @ scaled
+        off = torch.where(side != 0, (values - ends).abs(), 0.0).amax(-1)
     empty = off > _met(u)
     if torch.compiler.is_exporting():
         torch._assert_async(~empty.any(), "no scores meet the limits of a sample")
@@ -254,15 +254,15 @@ def _size(u: Tensor) -> Tensor:
     return 1 + u.abs().amax(-1, keepdim=True)
 
 
-def _at(rows: Tensor, u: Tensor, side: Tensor, ends: Tensor, ridge: float) -> _Point:
-    """Return the prices that bring limits that bind to their ends, and all values there."""
+def _at(rows: Tensor, u: Tensor, side: Tensor, ends: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
+    """Return the prices that bring limits that bind to their ends, and all values A v there."""
     binds = side != 0
     excess = linear(u, rows) - torch.where(binds, ends, 0.0)
     both = binds.unsqueeze(-1) & binds.unsqueeze(-2)
     rest = torch.diag_embed(torch.where(binds, ridge, 1.0).to(u))
     products = torch.where(both, linear(rows, rows), 0.0) + rest
     prices = _solved(products, torch.where(binds, excess, 0.0))
-    return _Point(prices, linear(u - prices @ rows, rows))
+    return prices, linear(u - prices @ rows, rows)
 
 
 def _solved(products: Tensor, right: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from liftednet.errors import DataError
 from liftednet.lazy import sparse
-from liftednet.sets.polyhedron import Array, Limits, least_excess
+from liftednet.sets.polyhedron import Array, Limits, giving_way, least_excess
 
 __all__ = ["GroupProbabilities", "GroupRates", "Rate"]
 
@@ -366,12 +366,7 @@ def refuse_rates(constraints: Sequence[RateConstraint], labels: Array, classes: 
     excess = least_excess(sparse.vstack([asked, each, whole]), lower, upper)
     if excess is None:
         return
-    parts = np.split(excess[: len(found.lower)], np.cumsum([len(some) for _, some in held])[:-1])
-    names = " and ".join(
-        f"{one!r} by {part.max():.3g}"
-        for (one, _), part in zip(held, parts, strict=True)
-        if part.max(initial=0.0) > 0
-    )
+    names = giving_way([(one, len(some)) for one, some in held], excess)
     raise DataError(
         "the constraints on rates contradict each other, whatever the network: no decisions meet "
         f"all of them; nearest to it, what gives way is {names}."
