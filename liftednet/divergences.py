@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ class Divergence(ABC):
 
     Attributes:
         activation: the map phi whose argmin the divergence is.
+        quadratic: whether R is a quadratic, so that a weight fit is a ridge regression.
 
     Example:
         >>> from liftednet.activations import ReLU
@@ -45,16 +46,12 @@ class Divergence(ABC):
     """
 
     activation: Activation
+    quadratic: ClassVar[bool] = False
 
     @property
     @abstractmethod
     def smoothness(self) -> float | None:
         """A Lipschitz constant of the gradient of R, or None where R is not smooth."""
-
-    @property
-    def quadratic(self) -> bool:
-        """Whether R is a quadratic, so that a weight fit is a ridge regression."""
-        return False
 
     @property
     def per_unit(self) -> bool:
@@ -195,6 +192,8 @@ class Joint(Divergence):
         True
     """
 
+    quadratic = True
+
     def __post_init__(self) -> None:
         """Refuse an activation that has no Lipschitz constant."""
         if self.activation.lipschitz is None:
@@ -209,11 +208,6 @@ class Joint(Divergence):
         lipschitz = self.activation.lipschitz
         assert lipschitz is not None  # refused above
         return lipschitz
-
-    @property
-    def quadratic(self) -> bool:
-        """True: R is a quadratic."""
-        return True
 
     def offset(self, u: Tensor) -> Tensor:
         """Return c, (units,), in the precision and on the device of u."""

@@ -36,10 +36,6 @@ class LazyModule:
             ) from error
         return getattr(module, attribute)
 
-    def __repr__(self) -> str:
-        """Name the module without importing it."""
-        return f"<lazy module {self._name!r}>"
-
 
 if TYPE_CHECKING:
     import cvxpy as cvxpy

@@ -202,12 +202,12 @@ class Given(LinearMap):
     Attributes:
         forth: A.
         back: A'.
-        bound: of the largest eigenvalue of A'A.
+        squared_norm: a bound of the largest eigenvalue of A'A.
     """
 
     forth: Function
     back: Function
-    bound: float = 1.0
+    squared_norm: float = 1.0
     by_sample = True
 
     def apply(self, v: Tensor) -> Tensor:
@@ -217,11 +217,6 @@ class Given(LinearMap):
     def adjoint(self, u: Tensor) -> Tensor:
         """Return A'u."""
         return self.back(u)
-
-    @property
-    def squared_norm(self) -> float:
-        """The bound."""
-        return self.bound
 
 
 @dataclass(frozen=True, eq=False)

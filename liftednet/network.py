@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,28 +42,6 @@ __all__ = [
 _STEPS = 4  # of the sequences that a declared layer is checked on
 
 
-class Cell(ABC):
-    """A recurrent layer of several states that can run over all steps at once.
-
-    Attributes:
-        states: of the layer.
-    """
-
-    states: tuple[State, ...]
-
-    @abstractmethod
-    def run(
-        self, values: Mapping[Any, Any], known: dict[int, Any], rules: Callable[[State], Any]
-    ) -> dict[State, Tensor]:
-        """Return the states of all steps, (steps, samples, units) each.
-
-        Args:
-            values: of inputs, weights, and the states before.
-            known: is given the values of the layers with weights that are made on the way, by id.
-            rules: how each of the states follows from its pre-activations.
-        """
-
-
 class State(Expression, Variable):
     """The states of one layer, a variable of the training problem.
 
@@ -75,7 +52,8 @@ class State(Expression, Variable):
         lam: weight of the divergence, or None for that of the model.
         bounds: (lowest, highest) value, or None.
         argument: U.
-        cell: the recurrent layer that it belongs to, where that can run over all steps at once.
+        cell: the recurrent layer that it belongs to, where that can run over all steps at once: a
+            `Gated` of `liftednet.models.forward_pass`.
 
     Example:
         >>> from liftednet import Network
@@ -96,7 +74,7 @@ class State(Expression, Variable):
         self.variables = frozenset({self})
         self.lam: float | None = None
         self.bounds: Bounds | None = None
-        self.cell: Cell | None = None
+        self.cell: Any = None
         self._argument: Expression | None = None
 
     @property

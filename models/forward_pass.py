@@ -19,7 +19,7 @@ from liftednet.errors import DataError
 from liftednet.layers.expression import TIME, Applied, Expression, Variable, affine_in, value_of
 from liftednet.layers.time import Delay, delayed
 from liftednet.maps import Moved, Times, chain
-from liftednet.network import Cell, State
+from liftednet.network import State
 from liftednet.samples import Weights
 
 Values = dict[Any, Any]  # of variables, by their identity
@@ -240,7 +240,7 @@ Passed = Sequence[Tensor]  # W x + b and V h_(t-1) + c of all steps, and the sta
 
 
 @dataclass(frozen=True, eq=False)
-class Gated(Cell):
+class Gated:
     """States that follow from W x + b and V h_(t-1) + c, a step after another.
 
     Attributes:

@@ -30,7 +30,7 @@ from liftednet.models.estimators.input import numbers
 from liftednet.models.storage import load, parts, save
 from liftednet.models.trace import Ending
 from liftednet.names import loss_of
-from liftednet.validation import is_number
+from liftednet.validation import require_share
 
 Options = dict[str, Any]
 
@@ -234,8 +234,7 @@ def run_train(
         typer.Exit: it was interrupted; what has been done is saved, if it is an epoch at least.
     """
     require_place(output, data)
-    if not is_number(held_out) or not 0 < held_out < 1:
-        raise DataError(f"--held-out must lie strictly between 0 and 1; it is {held_out!r}.")
+    require_share("--held-out", held_out)
     frame = read_table(data)
     y = columns_of(frame, target, data)
     others = [name for name in frame if name not in target]

@@ -68,30 +68,20 @@ class Context(Variable):
     """What is known of samples beside their inputs, such as the timeline."""
 
 
-class _Time(Context):
-    """The timeline of the sequences."""
+class _Single(Context):
+    """A context of which there is one, the same in every network."""
 
-    name = "timeline"
-
-    def __reduce__(self) -> str:
-        """Be the same one in every copy."""
-        return "TIME"
-
-
-TIME = _Time()
-
-
-class _SampleWeights(Variable):
-    """(samples,) how much every sample counts."""
-
-    name = "sample weights"
+    def __init__(self, name: str, constant: str) -> None:
+        """Keep its name, and that of the constant of this module that it is."""
+        self.name, self._constant = name, constant
 
     def __reduce__(self) -> str:
         """Be the same one in every copy."""
-        return "SAMPLE_WEIGHTS"
+        return self._constant
 
 
-SAMPLE_WEIGHTS = _SampleWeights()
+TIME = _Single("timeline", "TIME")  # which steps the sequences have, a `Timeline`
+SAMPLE_WEIGHTS = _Single("sample weights", "SAMPLE_WEIGHTS")  # (samples,) how much each counts
 
 
 class Expression:
@@ -425,11 +415,7 @@ def affine_in(
     ]
     layer = expression.layer
     if expression.weights is variable:
-        if inside:
-            raise DeclarationError(
-                f"{variable} stands twice in one path: the expression is not affine in it."
-            )
-        assert weights is not None  # they are the variable
+        assert weights is not None and not inside  # they are the variable, see `apply`
         return Affine(layer.weight_map(arguments, weights), None)
     parts = {n: affine_in(expression.arguments[n], variable, values, known) for n in inside}
     constant = _constant(layer, arguments, weights, parts)
