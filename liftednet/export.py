@@ -94,7 +94,12 @@ def to_torch(model: Any, *, logits: bool = False) -> Any:
         >>> [type(part).__name__ for part in to_torch(model)]
         ['Linear', 'ReLU', 'Linear', 'Softmax']
     """
-    given, model = model, require_model(model)
+    given, model = model, model_of(model)
+    if not {"activations", "weights"} <= set(dir(model)):  # which asks for neither
+        raise DataError(
+            "a fitted model such as LiftedMLP is needed, with weights and activations; got "
+            f"{type(model).__name__}."
+        )
     if hasattr(model, "write_"):
         raise DataError("weights of a lifted torch network go into that network: write_().")
     found: nn.Module
@@ -437,17 +442,6 @@ def _assigned(module: Any, state: Mapping[str, Tensor]) -> Any:
     kept = {x: v.detach().clone(memory_format=torch.contiguous_format) for x, v in state.items()}
     module.load_state_dict(kept, assign=True)
     return module
-
-
-def require_model(model: Any) -> Any:
-    """Return a model, that inside an estimator, too, or raise `DataError` where there is none."""
-    model = model_of(model)
-    if not {"activations", "weights"} <= set(dir(model)):  # which asks for neither
-        raise DataError(
-            "a fitted model such as LiftedMLP is needed, with weights and activations; got "
-            f"{type(model).__name__}."
-        )
-    return model
 
 
 def linear(weights: Weights) -> nn.Linear:

@@ -51,6 +51,13 @@ TYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.u
 Description = Mapping[str, Any]
 Catalogue = Mapping[str, type[Any]]
 
+CATALOGUE: Catalogue = {"Sum": penalties.Sum} | {
+    name: getattr(kind, name)
+    for kind in (activations, losses, penalties, constraints)
+    for name in kind.__all__
+    if name != "Declared" and isinstance(getattr(kind, name), type)  # a file holds no code
+}
+
 
 @dataclass(frozen=True, eq=False)
 class Archive:
@@ -316,7 +323,7 @@ def _described(metadata: Mapping[str, str], source: Path) -> Description:
 
 
 def describe(
-    value: Any, known: Catalogue | None = None, tensors: dict[str, Tensor] | None = None
+    value: Any, known: Catalogue = CATALOGUE, tensors: dict[str, Tensor] | None = None
 ) -> Any:
     """Return a value as JSON: parts that are known by name and parameters, others as they print.
 
@@ -324,10 +331,9 @@ def describe(
 
     Args:
         value: numbers, names, parts, tensors, arrays, or sequences or mappings of them.
-        known: classes of parts by name; None for the catalogue of the language.
+        known: classes of parts by name; those of the language where others are not given.
         tensors: where tensors are put, numbered; None for no tensors.
     """
-    known = CATALOGUE if known is None else known
     if value is None or isinstance(value, bool | str):
         return value
     if is_number(value):
@@ -354,7 +360,7 @@ def describe(
 def rebuild(
     described: Any,
     option: str,
-    known: Catalogue | None = None,
+    known: Catalogue = CATALOGUE,
     tensors: Mapping[str, Tensor] | None = None,
 ) -> Any:
     """Return the value that `describe` has described, sequences as tuples.
@@ -362,13 +368,12 @@ def rebuild(
     Args:
         described: JSON.
         option: of `load` that takes the value in place of the file's.
-        known: classes of parts by name; None for the catalogue of the language.
+        known: classes of parts by name; those of the language where others are not given.
         tensors: those of the file.
 
     Raises:
         DataError: it was declared outside of liftednet, or a part does not take its parameters.
     """
-    known = CATALOGUE if known is None else known
     if isinstance(described, list):
         return tuple(rebuild(each, option, known, tensors) for each in described)
     if not isinstance(described, dict):
@@ -393,11 +398,3 @@ def rebuild(
         return make(**{x: rebuild(v, option, known, tensors) for x, v in parameters.items()})
     except TypeError as error:
         raise DataError(f"the file describes no {make.__name__}: {error}.") from error
-
-
-CATALOGUE: Catalogue = {"Sum": penalties.Sum} | {
-    name: getattr(kind, name)
-    for kind in (activations, losses, penalties, constraints)
-    for name in kind.__all__
-    if name != "Declared" and isinstance(getattr(kind, name), type)  # a file holds no code
-}

@@ -15,6 +15,7 @@ from liftednet.layers.expression import Expression, Parameter, apply, as_express
 from liftednet.layers.layer import Arguments, Constant, Layer, Shape, by_autograd, weight_rows
 from liftednet.maps import LinearMap
 from liftednet.penalties import Penalty
+from liftednet.samples import Weights
 from liftednet.validation import require_count, require_flag
 
 _CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d}
@@ -103,13 +104,13 @@ class Convolution(Layer):
 
     def value(self, arguments: Arguments, weights: Any) -> Tensor:
         """Return the convolution, (..., units)."""
-        return self._convolved(arguments[0], weights.matrix, weights.bias)
-
-    def _convolved(self, x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
-        window = matrix.T.reshape(self._kernel)
+        x: Tensor = arguments[0]
+        window = weights.matrix.T.reshape(self._kernel)
         images = x.reshape(-1, *self.below)
         convolve = _CONVOLUTIONS[len(self.window)]
-        u = convolve(images, window, bias, self.stride, self.padding, self.dilation, self.groups)
+        u: Tensor = convolve(
+            images, window, weights.bias, self.stride, self.padding, self.dilation, self.groups
+        )
         return u.reshape(*x.shape[:-1], prod(self.shape()))
 
     def constant(self, position: int, arguments: Arguments, weights: Any) -> Constant:
@@ -120,12 +121,12 @@ class Convolution(Layer):
 
     def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return x -> x convolved."""
-        matrix = weights.matrix
+        kernel = Weights(weights.matrix, None)
 
         def forth(x: Tensor) -> Tensor:
-            return self._convolved(x, matrix.to(x.dtype), None)
+            return self.value([x], kernel.to(x))
 
-        return by_autograd(forth, arguments[0].shape[-1], self._bound(matrix))
+        return by_autograd(forth, arguments[0].shape[-1], self._bound(kernel.matrix))
 
     def _bound(self, matrix: Tensor) -> float:
         """Return a bound of the squared norm: that of the convolution on a torus around x.
@@ -218,9 +219,7 @@ class AveragePooling(Layer):
 
     def value(self, arguments: Arguments, weights: Any) -> Tensor:
         """Return the means, (..., units)."""
-        return self._pooled(arguments[0])
-
-    def _pooled(self, x: Tensor) -> Tensor:
+        x: Tensor = arguments[0]
         pool = _POOLINGS[len(self.window)]
         means: Tensor = pool(x.reshape(-1, *self.below), self.window, self.stride)
         return means.reshape(*x.shape[:-1], prod(self.shape()))
@@ -230,7 +229,7 @@ class AveragePooling(Layer):
         overlaps = (ceil(size / step) for size, step in zip(self.window, self.stride, strict=True))
         # |A|_2^2 is at most the largest sum of a row, 1, times that of a column.
         bound = prod(overlaps) / prod(self.window)
-        return by_autograd(self._pooled, arguments[0].shape[-1], bound)
+        return by_autograd(lambda v: self.value([v], None), arguments[0].shape[-1], bound)
 
 
 def convolution(

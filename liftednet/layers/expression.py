@@ -131,13 +131,8 @@ class Expression:
             return apply(Scaled(_finite(other)), self)
         return apply(Product(), self, as_expression(other))
 
-    def __radd__(self, other: float) -> Expression:
-        """Return a number plus each unit."""
-        return apply(Scaled(1.0, _finite(other)), self)
-
-    def __rmul__(self, other: float) -> Expression:
-        """Return a multiple."""
-        return apply(Scaled(_finite(other)), self)
+    __radd__ = __add__
+    __rmul__ = __mul__
 
     def __rsub__(self, other: float) -> Expression:
         """Return a number minus each unit, as in 1 - z."""

@@ -232,12 +232,7 @@ class Order(Constraint):
     def limits(self, samples: int, outputs: int) -> Limits:
         """Return one limit for each pair and output."""
         _require_known("Order", self.pairs, samples)
-        count = len(self.pairs)
-        ends = np.tile([1.0, -1.0], count)
-        rows = np.repeat(np.arange(count), 2)
-        differences = sparse.csr_matrix((ends, (rows, self.pairs.reshape(-1))), (count, samples))
-        matrix, upper = _alike(differences, outputs), np.array(-self.margin)
-        return _limits("the margin of Order", matrix, None, upper, (count, outputs))
+        return _ordered(self.pairs, self.margin, samples, outputs)
 
     def __repr__(self) -> str:
         """Name the number of pairs."""
@@ -379,11 +374,7 @@ class Rising(_OverSteps):
         """Return one limit for each pair of steps and output."""
         numbers = self._numbers(samples)
         first = np.flatnonzero(numbers[1:] == numbers[:-1])
-        if not len(first):
-            return Limits(
-                sparse.csr_matrix((0, samples * outputs)), np.zeros(0), np.zeros(0), (0, outputs)
-            )
-        return Order(np.c_[first, first + 1], self.margin).limits(samples, outputs)
+        return _ordered(np.c_[first, first + 1], self.margin, samples, outputs)
 
     def __repr__(self) -> str:
         """Name the margin."""
@@ -481,6 +472,15 @@ def _limits(
             ) from error
     low, high = ends
     return Limits(matrix, low, high, shape)
+
+
+def _ordered(pairs: Array, margin: float, samples: int, outputs: int) -> Limits:
+    """Return U_i + margin <= U_j for pairs (i, j) of rows, (pairs, 2), or for none."""
+    count = len(pairs)
+    places = np.repeat(np.arange(count), 2), pairs.reshape(-1)
+    differences = sparse.csr_matrix((np.tile([1.0, -1.0], count), places), (count, samples))
+    matrix = _alike(differences, outputs)
+    return _limits("the margin", matrix, None, np.array(-margin), (count, outputs))
 
 
 def _alike(rows: Any, outputs: int) -> Any:
