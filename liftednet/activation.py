@@ -25,14 +25,6 @@ __all__ = [
     "Activation",
 ]
 
-_DERIVED = (
-    "scalar_map",
-    "ends",
-    "lipschitz",
-    "conjugate_at_zero",
-    "margin",
-)  # kept on the object once computed
-
 
 class Activation:
     """A nondecreasing map given as an argmin: phi(u) = argmin_v Phi(v) - <u, v> over dom Phi.
@@ -295,8 +287,8 @@ class Activation:
         )
 
     def __repr__(self) -> str:
-        """Name the class and its parameters."""
-        own = {k: x for k, x in vars(self).items() if k[0] != "_" and k not in _DERIVED}
+        """Name the class and its parameters, without what every activation has or derives."""
+        own = {k: x for k, x in vars(self).items() if k[0] != "_" and not hasattr(Activation, k)}
         return f"{type(self).__name__}({', '.join(f'{k}={name_of(x)}' for k, x in own.items())})"
 
 

@@ -14,8 +14,6 @@ import numpy as np
 
 from liftednet.lazy import optimize, special
 
-__all__ = ["difference_bound", "mean_bound", "share_bound"]
-
 _APART = 0.02  # of delta is spent on where the nuisance share lies (Berger and Boos, 1994)
 _ANGLE = 2e-3  # in arcsin(sqrt(P)), by which P may change from a point of the grid, nearly
 _EVEN = 3  # times the points are moved until they are so far apart

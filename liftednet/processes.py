@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -25,15 +25,8 @@ from liftednet.errors import DataError, FitWarning, LiftedError, ProcessError
 _TOGETHER: ContextVar[str | None] = ContextVar("the device of messages", default=None)
 
 
-@dataclass
-class _Hands:
-    """What this process asks of all, and what any has asked, as sums have told that were sent."""
-
-    own: list[bool] = field(default_factory=lambda: [False, False])
-    seen: list[bool] = field(default_factory=lambda: [False, False])
-
-
-_HANDS = _Hands()
+# To stop, and to write: what this process asks of all, and what sums have told that any has asked.
+_OWN_HANDS, _SEEN_HANDS = [False, False], [False, False]
 _INSIDE = ("liftednet", "torch", "contextlib", "sklearn")  # a warning points at whom they serve
 
 
@@ -53,13 +46,13 @@ def _package(names: dict[str, Any]) -> str:
 
 def ask(stop: bool, write: bool) -> None:
     """Let the sums that this process sends from now on say what it asks of all."""
-    _HANDS.own = [stop, write]
+    _OWN_HANDS[:] = stop, write
 
 
 def asked() -> tuple[bool, bool]:
     """Return what any of several has asked for since the last call: alike on all of them."""
-    stop, write = _HANDS.seen
-    _HANDS.seen = [False, False]
+    stop, write = _SEEN_HANDS
+    _SEEN_HANDS[:] = False, False
     return stop, write
 
 
@@ -159,7 +152,7 @@ def total(*parts: Tensor) -> tuple[Tensor, ...]:
     if size() == 1:
         return parts
     widest = max((part.dtype for part in parts), key=lambda dtype: torch.finfo(dtype).bits)
-    hands = parts[0].new_tensor(_HANDS.own, dtype=widest)
+    hands = parts[0].new_tensor(_OWN_HANDS, dtype=widest)
     packed = torch.cat([*(part.detach().to(widest).flatten() for part in parts), hands])
     with _sending():
         distributed.all_reduce(packed)
@@ -169,7 +162,7 @@ def total(*parts: Tensor) -> tuple[Tensor, ...]:
 
 
 def _see(hands: Tensor) -> None:
-    _HANDS.seen = [x or y for x, y in zip(_HANDS.seen, hands.tolist(), strict=True)]
+    _SEEN_HANDS[:] = [x or y for x, y in zip(_SEEN_HANDS, hands.tolist(), strict=True)]
 
 
 def total_of(number: float) -> float:
@@ -184,13 +177,13 @@ def gathered(numbers: Sequence[float] | Tensor) -> Tensor:
     if size() == 1:
         return own.unsqueeze(0)
     shape = own.shape
-    own = torch.cat([own.flatten(), own.new_tensor(_HANDS.own)])
+    own = torch.cat([own.flatten(), own.new_tensor(_OWN_HANDS)])
     found = [torch.empty_like(own) for _ in range(size())]
     with _sending():
         distributed.all_gather(found, own)
     rows = torch.stack(found)
-    _see((rows[:, -len(_HANDS.own) :] > 0).any(0))
-    return rows[:, : -len(_HANDS.own)].view(size(), *shape)
+    _see((rows[:, -len(_OWN_HANDS) :] > 0).any(0))
+    return rows[:, : -len(_OWN_HANDS)].view(size(), *shape)
 
 
 def largest(numbers: Sequence[float] | Tensor) -> Tensor:

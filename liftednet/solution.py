@@ -14,12 +14,6 @@ from liftednet.errors import SolverError
 Value = TypeVar("Value")
 
 
-__all__ = [
-    "Solution",
-    "Status",
-]
-
-
 class Status(Enum):
     """How a solve ended; each member's value explains itself and says what to try.
 
