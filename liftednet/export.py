@@ -27,7 +27,6 @@ from liftednet.activations import (
 from liftednet.activations.smooth import LINEAR
 from liftednet.errors import DataError
 from liftednet.layers.convolution import Convolution
-from liftednet.layers.dense import Dense
 from liftednet.layers.expression import TIME, value_of
 from liftednet.layers.layer import Layer
 from liftednet.layers.time import Timeline
@@ -105,10 +104,10 @@ def to_torch(model: Any, *, logits: bool = False) -> Any:
     found: nn.Module
     if (recurrence := _recurrence_of(model)) is not None:
         found = ExportedRNN(model, recurrence, logits=logits)
+    elif is_chain(model):
+        found = _sequential(model, logits)
     else:
-        found = (
-            _sequential(model, logits) if is_chain(model) else ExportedGraph(model, logits=logits)
-        )
+        found = ExportedGraph(model, logits=logits)
     return found.float() if getattr(given, "precision_", None) == "float32" else found
 
 
@@ -208,28 +207,12 @@ def is_chain(model: Any) -> bool:
     return len({layer.weights for layer in layers}) == len(layers)
 
 
-class LayerWeights(nn.Module):
-    """The weights of layers for which torch has no module of its own.
-
-    Attributes:
-        matrix: as the layer has it.
-        bias: (columns,), or None.
-    """
-
-    def __init__(self, weights: Weights) -> None:
-        """Copy the weights."""
-        super().__init__()
-        self.matrix = nn.Parameter(weights.matrix.detach().clone())
-        bias = weights.bias
-        self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
-
-
 class ExportedGraph(nn.Module):
     """The forward pass of any network, its weights in torch modules.
 
     Attributes:
-        weights_1, ...: torch.nn.Linear of a dense layer, Conv1d or Conv2d of a convolution,
-            `LayerWeights` of another layer, or of layers of several kinds that share them.
+        weights_1, ...: Conv1d or Conv2d of a convolution, torch.nn.Linear of any other layer, or of
+            layers of several kinds that share them.
         before: what standardizes each input, where that is not part of its weights.
         behind: the same for what each loss answers.
         structure: the graph, without what training alone needs.
@@ -298,10 +281,7 @@ class ExportedGraph(nn.Module):
     def layers(self) -> list[Weights]:
         """The weights that the modules hold now, in the order of the graph's parameters."""
         parts: list[Any] = [getattr(self, name) for name in self._names]
-        return [  # torch's layouts have outputs first
-            Weights(x.matrix if isinstance(x, LayerWeights) else x.weight.flatten(1).T, x.bias)
-            for x in parts
-        ]
+        return [Weights(x.weight.flatten(1).T, x.bias) for x in parts]  # which have outputs first
 
     def _output(self, term: Any, values: dict[Any, Any]) -> Tensor:
         if self.logits or term.state is None:
@@ -412,15 +392,13 @@ def _timeline(x: Tensor, lengths: Tensor | None) -> Timeline:
 
 
 def _module_of(layers: Sequence[Layer], weights: Weights) -> Any:
-    """Return torch's module of layers that share weights, or one of our own."""
+    """Return torch's module that holds the weights that layers share."""
     first = layers[0]
-    if all(type(layer) is Dense for layer in layers):
-        return linear(weights)
     if type(first) is Convolution and all(layer == first for layer in layers):
         sizes = (first.below[0], first.channels, first.window, first.stride, first.padding)
         kind = {1: nn.Conv1d, 2: nn.Conv2d}[len(first.window)]
         return _filled(kind, weights, *sizes, first.dilation, first.groups, first.bias)
-    return LayerWeights(weights)
+    return linear(weights)
 
 
 def _filled(kind: Any, weights: Weights, *options: Any) -> Any:

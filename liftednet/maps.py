@@ -131,6 +131,8 @@ class Times(LinearMap):
 class Rows(LinearMap):
     """u = [X, 1] [W; b]: every unit, a column of the stacked weights, sees the same samples.
 
+    Sums over samples are in float64.
+
     Attributes:
         design: [X, 1].
     """
@@ -151,10 +153,6 @@ class Rows(LinearMap):
     def squared_norm(self) -> float:
         """The largest eigenvalue of the Gram matrix."""
         return self.design.squared_norm
-
-    def double(self) -> Rows:
-        """Return the map itself: sums over samples are in float64."""
-        return self
 
     def expression(self, v: cp.Expression, like: Tensor, shape: Any) -> cp.Expression:
         """Return [X, 1] [W; b] in CVXPY."""

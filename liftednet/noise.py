@@ -50,10 +50,8 @@ class Noise:
         """
         s = float(size.mean())
         k = delta / s**0.5
-        inside, beyond = (
-            math.erf(k / math.sqrt(2)),
-            math.sqrt(2 / math.pi) / k * math.exp(-(k**2) / 2),
-        )
+        inside = math.erf(k / math.sqrt(2))
+        beyond = math.sqrt(2 / math.pi) / k * math.exp(-(k**2) / 2)
         share = (far + beyond / (inside + beyond)) / (near + far + 1)
         share = max(share, torch.finfo(torch.float32).tiny)  # whose logarithm is asked for
         return cls(size, delta, share, (excess + s / delta) / (far + 1))

@@ -11,7 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,8 +66,7 @@ def rank() -> int:
     return 0 if _TOGETHER.get() is None else distributed.get_rank()
 
 
-@contextmanager
-def together(device: str = "cpu") -> Iterator[None]:
+def together(device: str = "cpu") -> AbstractContextManager[None]:
     """Let sums be those of all processes, where there is a process group of several.
 
     Args:
@@ -77,17 +76,18 @@ def together(device: str = "cpu") -> Iterator[None]:
         DataError: torchrun has started this process as one of several, and there is no process
             group; or its backend does not move tensors of the device.
     """
-    token = _TOGETHER.set(device if _several(device) else None)
-    try:
-        yield
-    finally:
-        _TOGETHER.reset(token)
+    return _messages(device if _several(device) else None)
+
+
+def alone() -> AbstractContextManager[None]:
+    """Let sums be those of this process."""
+    return _messages(None)
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Let sums be those of this process."""
-    token = _TOGETHER.set(None)
+def _messages(device: str | None) -> Iterator[None]:
+    """Let messages be sent from a device, or none."""
+    token = _TOGETHER.set(device)
     try:
         yield
     finally:

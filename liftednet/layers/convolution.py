@@ -60,24 +60,14 @@ class Convolution(Layer):
         require_count("channels", self.channels, 1)
         require_flag("bias", self.bias)
         require_count("groups", self.groups, 1)
-        if len(self.window) not in _CONVOLUTIONS:
-            raise DataError(f"a convolution has one or two axes, got the window {self.window}.")
         if not self.dilation:
             object.__setattr__(self, "dilation", (1,) * len(self.window))
-        for name in ("window", "stride", "padding", "dilation"):
-            _require_sizes(name, getattr(self, name), len(self.window), int(name != "padding"))
-        if len(self.below) != 1 + len(self.window):
-            raise DataError(
-                f"a convolution with the window {self.window} needs channels and "
-                f"{len(self.window)} axes below, got the shape {self.below}."
-            )
+        _require_windows(self, "window", "stride", "padding", "dilation")
         if self.channels % self.groups or self.below[0] % self.groups:
             raise DataError(
                 f"{self.groups} groups do not divide {self.below[0]} channels below and "
                 f"{self.channels} above."
             )
-        if min(self.shape()) < 1:
-            raise DataError(f"the window {self.window} does not fit into the shape {self.below}.")
 
     def shape(self, *shapes: Shape) -> Shape:
         """Return (channels, positions along each axis)."""
@@ -175,11 +165,22 @@ class Convolution(Layer):
         return patches.mT.reshape(-1, patches.shape[1])
 
 
-def _require_sizes(name: str, numbers: Shape, axes: int, least: int) -> None:
-    if len(numbers) != axes:
-        raise DataError(f"{name} {numbers} must have {axes} axes, as the window has.")
-    for number in numbers:
-        require_count(name, number, least)
+def _require_windows(layer: Convolution | AveragePooling, *names: str) -> None:
+    """Refuse sizes along the axes that are out of their range, and a window that does not fit."""
+    axes = len(layer.window)
+    if axes not in _CONVOLUTIONS or len(layer.below) != 1 + axes:
+        raise DataError(
+            "a window along one or two axes needs channels and as many axes below; got the window "
+            f"{layer.window} and the shape {layer.below}."
+        )
+    for name in names:
+        numbers = getattr(layer, name)
+        if len(numbers) != axes:
+            raise DataError(f"{name} {numbers} must have {axes} axes, as the window has.")
+        for number in numbers:
+            require_count(name, number, int(name != "padding"))
+    if min(layer.shape()) < 1:
+        raise DataError(f"the window {layer.window} does not fit into the shape {layer.below}.")
 
 
 @dataclass(frozen=True)
@@ -202,15 +203,7 @@ class AveragePooling(Layer):
 
     def __post_init__(self) -> None:
         """Refuse a window that does not fit."""
-        if len(self.below) != 1 + len(self.window) or len(self.window) not in _POOLINGS:
-            raise DataError(
-                f"pooling with the window {self.window} needs channels and as many axes below, got "
-                f"the shape {self.below}."
-            )
-        for name, numbers in (("window", self.window), ("stride", self.stride)):
-            _require_sizes(name, numbers, len(self.window), 1)
-        if any(window > size for window, size in zip(self.window, self.below[1:], strict=True)):
-            raise DataError(f"the window {self.window} does not fit into the shape {self.below}.")
+        _require_windows(self, "window", "stride")
 
     def shape(self, *shapes: Shape) -> Shape:
         """Return (channels, positions along each axis)."""

@@ -73,15 +73,14 @@ class Timeline:
 
     def longer(self, initial_steps: int) -> Timeline:
         """Return the timeline with steps that come before all."""
-        if not initial_steps:
-            return self
-        found = replace(self, steps=self.steps + initial_steps, known=self.known + initial_steps)
-        found.__dict__["full"] = self.full  # not looked up again where lengths are traced
-        return found
+        return self.of(self.known + initial_steps, initial_steps) if initial_steps else self
 
-    def of(self, lengths: Tensor) -> Timeline:
-        """Return the timeline of other samples, full where this one is; nothing is looked at."""
-        found = Timeline(self.steps, lengths, self.device)
+    def of(self, lengths: Tensor, more: int = 0) -> Timeline:
+        """Return the timeline of other samples, of more steps, full where this one is.
+
+        Nothing is looked at: the lengths may be traced.
+        """
+        found = Timeline(self.steps + more, lengths, self.device)
         found.__dict__["full"] = self.full
         return found
 

@@ -330,9 +330,8 @@ def rate_limits(comparisons: Sequence[Comparison], samples: int, classes: int) -
     rows = [_row(one, samples, classes) for one in comparisons]
     if rows:
         matrix = sparse.csr_matrix(sparse.vstack(rows))
-    lower, upper = (
-        np.array([getattr(one, end) for one in comparisons]) for end in ("lower", "upper")
-    )
+    lower = np.array([one.lower for one in comparisons])
+    upper = np.array([one.upper for one in comparisons])
     return Limits(matrix, lower, upper, (len(rows),))
 
 
