@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 import warnings
 from collections.abc import Iterable
 from numbers import Integral, Real
@@ -176,7 +177,7 @@ def integers(name: str, values: Any) -> Tensor:
     if not isinstance(values, Tensor | np.ndarray) and isinstance(values, Iterable):
         values = list(values)
         if not all(map(is_integer, values)) or any(abs(x) >= 2**63 for x in values):
-            raise DataError(f"{name} must be integers, got {_first_few(values)}.")
+            raise DataError(f"{name} must be integers, got {reprlib.repr(values)}.")
         return torch.tensor([int(x) for x in values], dtype=torch.int64)
     tensor = as_tensor(name, values)
     if tensor.is_floating_point() or tensor.dtype == torch.bool:
@@ -207,11 +208,6 @@ def finite_numbers(name: str, value: Any, endless: float | None = None) -> Numbe
     if bad.any():
         raise DataError(f"{name} must be finite; {int(bad.sum())} are not.")
     return array
-
-
-def _first_few(values: list[Any]) -> str:
-    shown = ", ".join(repr(x)[:40] for x in values[:3])
-    return f"[{shown}{', ...' if len(values) > 3 else ''}]"
 
 
 def require_positive(name: str, value: float) -> float:
