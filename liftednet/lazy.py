@@ -9,8 +9,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["cvxpy", "optimize", "pyplot", "sparse", "special"]
-
 
 class LazyModule:
     """Stands for a module until one of its attributes is used, and then imports it."""

@@ -214,10 +214,6 @@ class Sign(Activation):
         """Return sign(u)."""
         return u.sign()
 
-    def slope(self, u: Tensor) -> Tensor:
-        """Return zeros, the slope off the jump."""
-        return torch.zeros_like(u)
-
     def potential(self, v: cp.Expression) -> cp.Expression:
         """Return 0."""
         return cp.Constant(0.0)
@@ -285,10 +281,6 @@ class Quantized(Nearest):
         """Return the level nearest to u, the lower one where two are."""
         number = ((u - self.lower) / self._spacing - 0.5).ceil()
         return self.lower + self._spacing * number.clamp(0, self.levels - 1)
-
-    def slope(self, u: Tensor) -> Tensor:
-        """Return zeros, the slope off the jumps."""
-        return torch.zeros_like(u)
 
     def potential(self, v: cp.Expression) -> cp.Expression:
         """Return the largest of the lines through two levels that follow each other."""
