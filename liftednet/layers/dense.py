@@ -10,7 +10,7 @@ from torch import Tensor
 
 from liftednet.layers.expression import Expression, Parameter, apply
 from liftednet.layers.layer import Arguments, Constant, Layer, Shape, columns, weight_rows
-from liftednet.maps import Given, LinearMap, Rows, Times
+from liftednet.maps import Composed, Given, LinearMap, Moved, Rows, Times
 from liftednet.penalties import Penalty
 from liftednet.samples import Design, squared_norm_of
 from liftednet.validation import require_count, require_flag
@@ -62,12 +62,11 @@ class Dense(Layer):
         x: Tensor = arguments[0]
         if x.ndim == 2:
             return Rows(Design(x, self.bias))
-        return weight_rows(
-            self.inputs(arguments),
-            self.bias,
-            lambda rows: rows.view(*x.shape[:-1], self.units),
-            lambda u: u.reshape(-1, self.units),
-            whole_rows=True,
+        return Composed(
+            Moved(
+                lambda u: u.view(*x.shape[:-1], u.shape[-1]), lambda u: u.reshape(-1, u.shape[-1])
+            ),
+            Rows(Design(x.flatten(0, -2), self.bias)),
         )
 
     def inputs(self, arguments: Arguments) -> Tensor:

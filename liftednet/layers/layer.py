@@ -150,9 +150,7 @@ class Moving(Layer):
         return self.map(0, arguments, weights).apply(arguments[0])
 
 
-def weight_rows(
-    x: Tensor, bias: bool, forth: Function, back: Function, whole_rows: bool = False
-) -> LinearMap:
+def weight_rows(x: Tensor, bias: bool, forth: Function, back: Function) -> LinearMap:
     """Return the map [W; b] -> x W + b, its rows moved to where they stand in u.
 
     Args:
@@ -160,9 +158,8 @@ def weight_rows(
         bias: whether there is b.
         forth: makes u of the rows.
         back: makes rows of u.
-        whole_rows: whether the rows stay as they are, each with all of its units.
     """
-    return Composed(Moved(forth, back, whole_rows=whole_rows), Rows(Design(x, bias)))
+    return Composed(Moved(forth, back, whole_rows=False), Rows(Design(x, bias)))
 
 
 def by_autograd(forth: Function, width: int, bound: float) -> LinearMap:
