@@ -19,11 +19,15 @@ from liftednet.validation import is_number
 
 from .curves import CURVES, SQUARE, WHOLE, Curve, clipped, leaky
 from .intervals import EPS, OTHER
-from .tensors import Call, Composite, Followed, Walk
+from .tensors import Call, Followed, Walk
 
 Rule = Callable[[Walk, Call], Any]
 RULES: dict[str, Rule] = {}
-FUNCTIONS = {name: Composite(name) for name in WHOLE}
+# Functions of Python that are read as one call, and what has their shape.
+FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    **dict.fromkeys(WHOLE, torch.empty_like),
+    "nearest_in_polyhedron": lambda rows, u, *_: torch.empty_like(u),
+}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -263,40 +267,28 @@ def _batches(walk: Walk, call: Call) -> Any:
     return None if any(x is None for x in found) else torch.stack(found)
 
 
-def _over(x: Tensor, dims: Any) -> tuple[Tensor, tuple[int, ...]]:
-    """Return rows of units over some axes, and the shape of the others."""
+def _over(x: Tensor, dims: Any) -> Tensor:
+    """Return rows of units over some axes, one for each entry of the others."""
+    x = torch.atleast_1d(x)
     if dims is None or (isinstance(dims, tuple | list) and not dims):
         dims = range(x.ndim)
-    axes = [d % x.ndim for d in ((dims,) if isinstance(dims, int) else dims)] if x.ndim else []
+    axes = [d % x.ndim for d in ((dims,) if isinstance(dims, int) else dims)]
     rest = [d for d in range(x.ndim) if d not in axes]
-    rows = x.permute(*rest, *axes) if x.ndim else x
-    return rows.reshape(math.prod(x.shape[d] for d in rest), -1), tuple(x.shape[d] for d in rest)
-
-
-def _kept(found: Tensor, x: Tensor, dims: Any, keep: bool) -> Tensor:
-    if not keep:
-        return found
-    axes = range(x.ndim) if dims is None else (dims,) if isinstance(dims, int) else dims
-    shape = [1 if d in {a % x.ndim for a in axes} else n for d, n in enumerate(x.shape)]
-    return found.reshape(shape)
+    return x.permute(*rest, *axes).reshape(math.prod(x.shape[d] for d in rest), -1)
 
 
 @rule("sum", "mean")
 def _reduced(walk: Walk, call: Call) -> Tensor:
-    x, dims = call.args[0].units, call.get(1, "dim")
-    rows, shape = _over(x, dims)
+    rows = _over(call.args[0].units, call.get(1, "dim"))
     wide = rows.shape[1]
     share = 1.0 if call.name == "sum" else 1 / wide
-    found = walk.units.affine(rows, torch.full((wide, 1), share, dtype=torch.float64))
-    return _kept(found.reshape(shape), x, dims, bool(call.get(2, "keepdim", False)))
+    return walk.units.affine(rows, torch.full((wide, 1), share, dtype=torch.float64))
 
 
 @rule("cumsum")
 def _accumulated(walk: Walk, call: Call) -> Tensor:
-    x, dim = call.args[0].units, call.args[1]
-    rows, _ = _over(x, dim)
-    found = walk.units.affine(rows, torch.ones(rows.shape[1], rows.shape[1]).triu().double())
-    return found.reshape(x.movedim(dim, -1).shape).movedim(-1, dim)
+    rows, back = _rows(call.args[0].units, call.args[1])
+    return back(walk.units.affine(rows, torch.ones(rows.shape[1], rows.shape[1]).triu().double()))
 
 
 @rule("convolution")
@@ -391,10 +383,9 @@ def _normalized(walk: Walk, call: Call) -> Any:
 
 def _rows(x: Tensor, dim: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """Return units with one axis last, (rows, entries), and the way back."""
-    last = x.movedim(dim, -1) if x.ndim else x.reshape(1)
-    return last.reshape(
-        -1, last.shape[-1]
-    ), lambda found: found.reshape(last.shape).movedim(-1, dim) if x.ndim else found.reshape(())
+    last = torch.atleast_1d(x).movedim(dim, -1)
+    rows = last.reshape(-1, last.shape[-1])
+    return rows, lambda found: found.reshape(last.shape).movedim(-1, dim)
 
 
 @rule("_softmax", "_safe_softmax", "_log_softmax")
@@ -410,13 +401,12 @@ def _largest(walk: Walk, call: Call) -> Any:
     if isinstance(dims, Tensor):
         return _elementwise(walk, call)
     low = call.name in ("amin", "min")
-    rows, shape = _over(x.units, dims)
+    rows = _over(x.units, dims)
     if low:
         rows = _turned(walk, rows)
     soft = math.log(max(1, rows.shape[1])) if call.name == "logsumexp" else 0.0
     found = walk.units.largest(rows, soft)
-    found = (_turned(walk, found) if low else found).reshape(shape)
-    found = _kept(found, x.units, dims, bool(call.get(2, "keepdim", False)))
+    found = _turned(walk, found) if low else found
     return (found,) if call.name in ("max", "min") and dims is not None else found
 
 
@@ -452,8 +442,7 @@ def _max_pooled(walk: Walk, call: Call) -> Any:
     rows = windows.flatten(2 + axes).flatten(0, -2)
     first = rows.gather(1, (rows >= 0).int().argmax(1, keepdim=True))
     rows = torch.where(rows < 0, first, rows)  # padding is never the largest
-    found = walk.units.largest(rows).reshape(windows.shape[: 2 + axes])
-    return (found if x.ndim == axes + 2 else found[0],)
+    return (walk.units.largest(rows),)
 
 
 @rule("nearest_in_polyhedron")

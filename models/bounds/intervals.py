@@ -79,6 +79,7 @@ class Units:
 
     Attributes:
         inputs: how many there are.
+        size: how many units there are.
         known: ends between which values of the first units are, too, (2, units).
         derivatives: whether bounds on them are kept, and Lipschitz constants.
         reasons: why units are unknown, by the numbers that `reason` holds; the first is empty.
@@ -99,7 +100,7 @@ class Units:
     steps: dict[int, Step] = field(default_factory=dict)
     first: dict[int, int] = field(default_factory=dict)
     inputs_block: int = -1
-    _size: int = 0
+    size: int = 0
     _unknown: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -125,7 +126,7 @@ class Units:
         reason: Tensor | int = 0,
     ) -> Tensor:
         """Put rows into the table and return their numbers."""
-        start, end = self._size, self._size + len(low)
+        start, end = self.size, self.size + len(low)
         if end > len(self.low):
             if end * (self.columns + 1) > _ENTRIES:
                 raise DeclarationError(
@@ -146,13 +147,13 @@ class Units:
         self.convex[start:end] = still | convex
         self.concave[start:end] = still | (convex if concave is None else concave)
         self.block[start:end], self.reason[start:end] = block, reason
-        self._size = end
+        self.size = end
         return torch.arange(start, end)
 
     def _new_block(self, lipschitz: float, step: Step | None = None) -> int:
         self.lipschitz.append(lipschitz)
         block = len(self.lipschitz) - 1
-        self.first[block] = self._size
+        self.first[block] = self.size
         if step is not None:
             self.steps[block] = step
         return block
@@ -186,11 +187,6 @@ class Units:
         return self._unknown[why]
 
     # What is known of units.
-
-    @property
-    def size(self) -> int:
-        """How many there are."""
-        return self._size
 
     def constant(self, units: Tensor) -> bool:
         """Say whether no unit depends on the inputs."""

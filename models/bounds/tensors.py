@@ -22,11 +22,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._decomp import get_decompositions
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map
-
-from liftednet.sets.polyhedron import nearest_in_polyhedron
 
 from .intervals import Units
 
@@ -37,10 +36,13 @@ _APART = (
     "it writes what depends on the inputs into a tensor that does not: make that one by x.new_zeros"
 )
 # What they make is asked of tensors without values: of zeros they have other shapes, or errors.
-_BY_VALUES = ("index", "index_put", "nearest_in_polyhedron")
+_BY_VALUES = ("index", "index_put")
 _UNRULED = ("native_layer_norm", "native_group_norm")  # shaped by arguments, though without rules
 _ZEROS = (torch.float32, torch.float64, torch.bool)  # of which none divides whole numbers
 _EMPTY = ("empty_like", "new_empty", "new_empty_strided")
+# What torch.nn.RNN calls writes into buffers of its own: here it is what torch states it by.
+_RECURRENT = torch.ops.aten.rnn_tanh.input, torch.ops.aten.rnn_relu.input
+_STEP_BY_STEP = {x.overloadpacket.__name__: f for x, f in get_decompositions(_RECURRENT).items()}
 
 
 class Stopped(Exception):  # noqa: N818
@@ -129,16 +131,15 @@ class Walk:
         units: what is known.
         dtype: of the network.
         rules: what calls make of units, by their names.
-        whole: functions of torch that are read as one call, by their names.
+        whole: what has the shape of a function that is read as one call, by their names.
         stop: why the walk has ended before its end; empty where it has not.
     """
 
     units: Units
     dtype: torch.dtype
     rules: dict[str, Callable[[Walk, Call], Any]]
-    whole: dict[str, Any]
+    whole: dict[str, Callable[..., Tensor]]
     stop: str = ""
-    place: str = ""
     called: str = ""
     line: str = ""
     made: dict[int, Tensor] = field(default_factory=dict)
@@ -200,7 +201,7 @@ class Walk:
                 return tree_map(lambda x: self._wrapped(self._unknown(x, name), x), found)
             return self._kept(function(*args, **kwargs), given)
         if name in _READS:
-            (fixed,) = [self.fixed(followed[0])] if len(followed) == 1 else [None]
+            fixed = self.fixed(followed[0]) if len(followed) == 1 else None
             if fixed is None or name != "_local_scalar_dense":
                 raise self.halt(name, "a value that depends on the inputs is asked for")
             return fixed.item()
@@ -211,18 +212,19 @@ class Walk:
                 self.units.constant(x.units) for x in followed):  # fmt: skip
             change = lambda x: self.fixed(x) if isinstance(x, Followed) else x  # noqa: E731
             return tree_map(self._constant, function(*tree_map(change, args), **kwargs))
-        return self._computed(function, name, args, kwargs, followed)
+        return self.computed(function, name, args, kwargs, followed)
 
-    def _computed(
+    def computed(
         self, function: Any, name: str, args: Any, kwargs: Any, followed: Sequence[Followed]
     ) -> Any:
+        """Return what a rule makes of units that depend on inputs, and unknown ones without one."""
         call = Call(name, args, kwargs, self.dtype, function)
         rule = self.rules.get(name)
         found = None
         if rule is not None and all(x.dtype.is_floating_point for x in followed):
             found = rule(self, call)
         # Of tensors without values torch asks its compiler, which takes seconds to load.
-        entry_by_entry = torch.Tag.pointwise in function.tags
+        entry_by_entry = name in self.whole or torch.Tag.pointwise in function.tags
         of_zeros = (
             entry_by_entry or name in _UNRULED or (rule is not None and name not in _BY_VALUES)
         )
@@ -353,48 +355,13 @@ class _Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         walk, name = self.walk, getattr(func, "__name__", repr(func)).strip("_")
         walk.called, walk.line = name, users_line()
-        followed = any(isinstance(x, Followed) for x in args)
-        if func is nearest_in_polyhedron or (name in walk.whole and followed):
-            operator = _Projected() if func is nearest_in_polyhedron else walk.whole[name]
+        followed = [x for x in args if isinstance(x, Followed)]
+        if name in _STEP_BY_STEP and followed:
+            return _STEP_BY_STEP[name](*args, **(kwargs or {}))
+        if name in walk.whole and not all(walk.units.constant(x.units) for x in followed):
             with _disable_current_modes():
-                return walk.run(operator, tuple(args), dict(kwargs or {}))
+                return walk.computed(walk.whole[name], name, args, kwargs or {}, followed)
         return func(*args, **(kwargs or {}))
-
-
-class _Schema:
-    is_mutable = False
-    returns: tuple[Any, ...] = ()
-
-
-@dataclass(frozen=True)
-class Composite:
-    """A function of several calls that has a rule of its own, as an operator."""
-
-    name: str
-    tags: tuple[Any, ...] = ()
-    _schema = _Schema()
-
-    @property
-    def overloadpacket(self) -> Any:
-        """What has the name."""
-        return self
-
-    @property
-    def __name__(self) -> str:
-        """Its name among the rules."""
-        return self.name
-
-    def __call__(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Return a tensor of the shape that it makes."""
-        return torch.empty_like(x)
-
-
-class _Projected(Composite):
-    def __init__(self) -> None:
-        super().__init__("nearest_in_polyhedron")
-
-    def __call__(self, x: Tensor, *others: Any, **__: Any) -> Tensor:
-        return torch.empty_like(others[0])
 
 
 def follow(
