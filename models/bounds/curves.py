@@ -185,13 +185,13 @@ class Curve:
         inside = (low >= self.window[0]) & (high <= self.window[1])
         return torch.where(inside, least, -1.0), torch.where(inside, most, 1.0)
 
-    # One interval, whose ends are finite.
+    def of(self, *given: Array, function: str = "forward") -> Array:
+        """Return phi, or phi' by function="slope", or another function of tensors, of arrays."""
+        tensors = (torch.from_numpy(np.ascontiguousarray(x, dtype=np.float64)) for x in given)
+        found = getattr(self, function)(*tensors)
+        return (torch.stack(found) if isinstance(found, tuple) else found).numpy()  # type: ignore[no-any-return]
 
-    def of(self, u: Array, function: str = "forward") -> Array:
-        """Return phi, or phi' by function="slope", of an array."""
-        given = torch.from_numpy(np.ascontiguousarray(u, dtype=np.float64))
-        found: Array = getattr(self, function)(given).numpy()
-        return found
+    # One interval, whose ends are finite.
 
     def pieces(self, lower: float, upper: float) -> list[float]:
         """Return both ends, and in between the knots, in order.
@@ -228,7 +228,7 @@ def clipped(lowest: float | None, highest: float | None) -> Curve:
     low, high = (-math.inf if lowest is None else lowest), math.inf if highest is None else highest
     if low > high:  # as torch has it
         low = high
-    knots = tuple(end for end in (low, high) if math.isfinite(end))
+    knots = tuple(end for end in (low, high) if math.isfinite(end) and low < high)
     return Curve(
         lambda u: u.clamp(low, high), lambda u: ((u > low) & (u < high)).double(),
         knots, (0,) * (len(knots) + 1),
@@ -361,12 +361,12 @@ def _softplus(call: Any) -> Curve | None:
     )  # fmt: skip
 
 
-def _shrunk(call: Any) -> Curve | None:
+def _shrunk(call: Any) -> Curve:
     cut = float(call.get(1, "lambd", 0.5))
-    return Curve(
+    return LINE if cut == 0 else Curve(
         lambda u: functional.softshrink(u, cut), lambda u: (u.abs() > cut).double(),
         (-cut, cut), (0, 0, 0),
-    ) if cut >= 0 else None  # fmt: skip
+    )  # fmt: skip
 
 
 def _power(call: Any) -> Curve | None:

@@ -44,9 +44,9 @@ class Combination:
         parts: A, (units below, units), by the number of its source: 0 for the inputs, k for what
             the k-th block gives.
         offset: c, (units,).
-        off: what u may be off by rounding in the box that it was read in, (units,); infinite
-            without one.
-        size: the same of the sum of the sizes of all terms.
+        off: what u may be off by rounding in the box that it was read in, (units,); 0 without
+            one, where the sizes of terms count alone.
+        size: the sum of the sizes of all terms there at most, infinite without one.
     """
 
     parts: Mapping[int, Array]
@@ -95,9 +95,9 @@ class Block:
         """Return v, (..., units), of u (..., pre-activations)."""
         return u[..., self.windows].max(-1) if len(self.windows) else self.mapped(u)
 
-    def mapped(self, u: Array, function: str = "forward") -> Array:
-        """Return phi(u), or phi'(u) by function="slope"."""
-        found: Array = self.by_curve(lambda curve, own: curve.of(own, function), u)
+    def mapped(self, *given: Array, function: str = "forward") -> Array:
+        """Return phi(u), or phi'(u) by function="slope", or another function of curves."""
+        found: Array = self.by_curve(lambda curve, *own: curve.of(*own, function=function), *given)
         return found
 
     def by_curve(self, function: Callable[..., Any], *given: Array) -> Any:
@@ -123,24 +123,23 @@ class Composition:
         inputs: units of x, all inputs side by side.
         blocks: activations, each of inputs and blocks before it.
         output: y.
-        numbers: of y among the units of the walk.
     """
 
     inputs: int
     blocks: Sequence[Block]
     output: Combination
-    numbers: Places
 
-    def values(self, x: Array) -> list[Array]:
-        """Return x and what every block gives, each (..., units)."""
-        found = [np.asarray(x, dtype=np.float64)]
+    def passed(self, x: Array) -> tuple[list[Array], list[Array]]:
+        """Return x and what every block gives, and their pre-activations, each (..., units)."""
+        values, arguments = [np.asarray(x, dtype=np.float64)], list[Array]()
         for block in self.blocks:
-            found.append(block.forward(block.argument.of(found)))
-        return found
+            arguments.append(block.argument.of(values))
+            values.append(block.forward(arguments[-1]))
+        return values, arguments
 
     def forward(self, x: Array) -> Array:
         """Return y, (..., outputs), of x (..., inputs)."""
-        found: Array = self.output.of(self.values(x))
+        found: Array = self.output.of(self.passed(x)[0])
         return found
 
     def gradient(self, x: Array, direction: Array) -> Array:
@@ -156,10 +155,7 @@ class Composition:
 
     def both(self, x: Array) -> tuple[Array, Callable[[Array], Array]]:
         """Return y, (samples, outputs), and what returns gradients from directions."""
-        values, arguments = [np.asarray(x, dtype=np.float64)], list[Array]()
-        for block in self.blocks:
-            arguments.append(block.argument.of(values))
-            values.append(block.forward(arguments[-1]))
+        values, arguments = self.passed(x)
 
         def gradient(direction: Array) -> Array:
             pushes: list[Any] = [0.0] * len(values)
@@ -170,8 +166,8 @@ class Composition:
 
             back(self.output, direction)
             for number in range(len(self.blocks), 0, -1):
-                block, push, u = self.blocks[number - 1], pushes[number], arguments[number - 1]
-                back(block.argument, block.mapped(u, "slope") * push)
+                block, u = self.blocks[number - 1], arguments[number - 1]
+                back(block.argument, block.mapped(u, function="slope") * pushes[number])
             found: Array = np.zeros_like(values[0]) + pushes[0]
             return found
 
@@ -263,43 +259,41 @@ class _Reader:
         self.units = units
         self.known = units.block[: units.size] <= units.inputs_block  # inputs and constants
         self.known[0] = False  # of another sample
-        for block, step in units.steps.items():
-            if not isinstance(step, str):
-                first, below = units.first[block], self.known[step.below]
-                alike = below.all(1) if below.ndim == 2 else below
-                count = _count(step)
-                self.known[first : first + count] = alike.repeat_interleave(count // len(alike))
+        self.steps = {k: step for k, step in units.steps.items() if not isinstance(step, str)}
+        for block, step in self.steps.items():
+            first, below = units.first[block], self.known[step.below]
+            alike = below.all(1) if below.ndim == 2 else below
+            wide = _wide(step)
+            self.known[first : first + wide * len(alike)] = alike.repeat_interleave(wide)
 
     def why(self, lost: Tensor) -> str:
         """Return what cannot be stated of some units."""
         units = self.units
         reasons = {units.reasons[n] for n in units.reason[lost].tolist() if n}
-        named = {step for block, step in units.steps.items() if isinstance(step, str)}
+        named = {step for step in units.steps.values() if isinstance(step, str)}
         return ", ".join(sorted(reasons or named))
 
     def read(self, wanted: Tensor) -> Composition:
         units = self.units
         needed = torch.zeros(units.size, dtype=torch.bool)
         needed[wanted] = True
-        for block, step in reversed(units.steps.items()):
-            own = self.own(block, needed)
-            if len(own) and not isinstance(step, str):
-                needed[step.below[(own - units.first[block]) // _wide(step)]] = True
+        for block, step in reversed(self.steps.items()):
+            rows = self.rows(block, needed)
+            needed[step.below[rows // _wide(step)]] = True
         self.place = np.zeros(units.size, dtype=int)
         self.made = {units.inputs_block: self.source(0, units.first[units.inputs_block]
                                                      + torch.arange(units.inputs))}  # fmt: skip
         self.blocks: list[Block] = []
-        for block, step in units.steps.items():
-            own = self.own(block, needed)
-            if len(own) and not isinstance(step, str):
-                self.made[block] = self.step(step, own, own - units.first[block])
-        return Composition(units.inputs, self.blocks, self.gathered(wanted.numpy()), wanted.numpy())
+        for block, step in self.steps.items():
+            rows = self.rows(block, needed)
+            if len(rows):
+                self.made[block] = self.step(step, units.first[block] + rows, rows)
+        return Composition(units.inputs, self.blocks, self.gathered(wanted.numpy()))
 
-    def own(self, block: int, needed: Tensor) -> Tensor:
-        step, first = self.units.steps[block], self.units.first[block]
-        if isinstance(step, str):
-            return needed[:0]
-        return first + needed[first : first + _count(step)].nonzero().flatten()
+    def rows(self, block: int, needed: Tensor) -> Tensor:
+        """Return which units of a block are needed, numbered from its first."""
+        step, first = self.steps[block], self.units.first[block]
+        return needed[first : first + len(step.below) * _wide(step)].nonzero().flatten()
 
     def source(self, number: int, own: Tensor) -> Combination:
         """Return units as they are."""
@@ -352,6 +346,7 @@ class _Reader:
         size = inside.size @ sizes + shift.abs().numpy()
         off = inside.off @ sizes + 2 * (wide + 4) * EPS * size
         off += 0.0 if step.off is None else step.off[rows].numpy()
+        off = np.where(np.isfinite(off), off, 0.0)
         return Combination(parts, inside.offset @ through + shift.numpy(), off, size)
 
     def gathered(self, numbers: Places) -> Combination:
@@ -384,11 +379,6 @@ class _Reader:
 def _wide(step: Step) -> int:
     """Return how many units each row of a step has made."""
     return step.factors.shape[1] if isinstance(step, Linear) and step.matrix else 1
-
-
-def _count(step: Linear | Bent | Largest) -> int:
-    """Return how many units a step has made."""
-    return len(step.below) * _wide(step)
 
 
 def _require_small(below: int, units: int) -> None:

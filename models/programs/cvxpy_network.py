@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
@@ -76,27 +75,18 @@ class Relaxation:
 
     def assign(self, x: Array) -> None:
         """Give all variables the values that they have at x."""
-        values = self.composition.values(x)
-        for block, v, state, given in zip(
-            self.composition.blocks, values[1:], self.states, self._given, strict=True
-        ):
-            u = block.argument.of(values)
+        (_, *values), arguments = self.composition.passed(x)
+        for state, v, u, given in zip(self.states, values, arguments, self._given, strict=True):
             state.save_value(v)
             for variable, of in given:
                 variable.save_value(of(u))
 
     def _block(self, block: Block, u: Expression, low: Array, high: Array) -> Any:
         each = [np.flatnonzero(block.which == number) for number in range(len(block.curves))]
-        bounds = block.by_curve(
-            lambda curve, *ends: torch.stack(curve.values(*map(torch.from_numpy, ends))).numpy(),
-            low,
-            high,
-        )
-        v = cp.Variable(len(block), bounds=list(bounds))
+        v = cp.Variable(len(block), bounds=list(block.mapped(low, high, function="values")))
         for curve, own in zip(block.curves, each, strict=True):
             curve.pieces(float(low[own].min()), float(high[own].max()))  # refuses some
-            ends = (torch.from_numpy(x[own]) for x in (low, high))
-            straight = curve.linear_between(*ends).numpy()
+            straight = curve.of(low[own], high[own], function="linear_between")
             for which, stated in (
                 (own[straight], self._line),
                 (own[~straight], self._pieces if curve.piecewise_linear else self._between),
@@ -106,14 +96,14 @@ class Relaxation:
         return v
 
     def _line(self, curve: Curve, u: Any, v: Any, which: Any, low: Array, high: Array) -> None:
-        slope = curve.chords(torch.from_numpy(low), torch.from_numpy(high)).numpy()
+        slope = curve.of(low, high, function="chords")
         line = cp.multiply(slope, u[which]) + (curve.of(low) - slope * low)
         self.constraints.append(v[which] == line)
 
     def _between(self, curve: Curve, u: Any, v: Any, which: Any, low: Array, high: Array) -> None:
         self.exact = False
-        lines = (x.numpy().T for x in curve.beside(torch.from_numpy(low), torch.from_numpy(high)))
-        for slope, least, most in zip(*lines, strict=True):
+        lines = curve.of(low, high, function="beside")
+        for slope, least, most in np.moveaxis(lines, -1, 0):
             off = v[which] - cp.multiply(slope, u[which])
             self.constraints += [off >= least, off <= most]
 

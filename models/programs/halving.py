@@ -15,9 +15,8 @@ from itertools import product
 from typing import Any, Self
 
 import numpy as np
-import torch
 
-from ..bounds.curves import RELU, Array, Curve
+from ..bounds.curves import RELU, Array
 from .composition import Block, Combination, Composition
 from .lines import ROUNDING, Sums, Way, lines_of
 
@@ -35,18 +34,30 @@ _SMALL = 1e-6  # of what intervals say, that counts as a derivative of 0
 
 def inside_of(composition: Composition, matrix: Array, offset: Array) -> Composition:
     """Return a network of x = M v + o as one of v."""
+    none = np.zeros_like(offset)
+    first = Combination({0: matrix.T}, offset, none, none)
+    sources = first, *range(1, len(composition.blocks) + 1)
+    blocks = [replace(x, argument=_through(x.argument, sources)) for x in composition.blocks]
+    return Composition(matrix.shape[1], blocks, _through(composition.output, sources))
 
-    def through(combination: Combination) -> Combination:
-        parts = dict(combination.parts)
-        if 0 not in parts:
-            return combination
-        moved = combination.offset + offset @ parts[0]
-        parts[0] = matrix.T @ parts[0]
-        return replace(combination, parts=parts, offset=moved)
 
-    blocks = [replace(x, argument=through(x.argument)) for x in composition.blocks]
-    output = through(composition.output)
-    return replace(composition, inputs=matrix.shape[1], blocks=blocks, output=output)
+def _through(combination: Combination, sources: Sequence[int | Combination]) -> Combination:
+    """Return a combination of other sources.
+
+    Args:
+        combination: of some.
+        sources: of each, from the inputs on, its other number, or what it consists of.
+    """
+    found, offset, off = dict[int, Array](), combination.offset, combination.off
+    for source, part in combination.parts.items():
+        one = sources[source]
+        if isinstance(one, int):
+            found[one] = found[one] + part if one in found else part
+            continue
+        offset, off = offset + one.offset @ part, off + one.off @ np.abs(part)
+        for below, matrix in one.parts.items():
+            found[below] = found.get(below, 0.0) + matrix @ part
+    return replace(combination, parts=found, offset=offset, off=off)
 
 
 class Rows:
@@ -91,22 +102,16 @@ def side_by_side(networks: Sequence[Composition]) -> Composition:
         return networks[0]
     blocks, sizes = list[Any](), [len(one.output.offset) for one in networks]
     parts, first = dict[int, Array](), 0
-
-    def shifted(combination: Combination, by: int) -> Combination:
-        moved = {k + by if k else 0: part for k, part in combination.parts.items()}
-        return replace(combination, parts=moved)
-
     for one, size in zip(networks, sizes, strict=True):
-        output = shifted(one.output, len(blocks))
-        blocks += [replace(x, argument=shifted(x.argument, len(blocks))) for x in one.blocks]
-        for source, part in output.parts.items():
+        numbers = 0, *(len(blocks) + k + 1 for k in range(len(one.blocks)))
+        blocks += [replace(x, argument=_through(x.argument, numbers)) for x in one.blocks]
+        for source, part in _through(one.output, numbers).parts.items():
             whole = parts.setdefault(source, np.zeros((len(part), sum(sizes))))
             whole[:, first : first + size] = part
         first += size
     rest = (np.concatenate([getattr(x.output, name) for x in networks])
             for name in ("offset", "off", "size"))  # fmt: skip
-    numbers = np.concatenate([one.numbers for one in networks])
-    return Composition(networks[0].inputs, blocks, Combination(parts, *rest), numbers)
+    return Composition(networks[0].inputs, blocks, Combination(parts, *rest))
 
 
 def kinked(composition: Composition) -> Composition:
@@ -114,49 +119,34 @@ def kinked(composition: Composition) -> Composition:
     if not any(len(block.windows) for block in composition.blocks):
         return composition
     blocks = list[Block]()
-    given: list[Combination] = []  # of what each source is made now
-
-    def through(combination: Combination) -> Combination:
-        found, offset = dict[int, Array](), combination.offset
-        for source, part in combination.parts.items():
-            inner = given[source - 1] if source else None
-            if inner is None:
-                found[0] = found.get(0, 0.0) + part
-                continue
-            offset = offset + inner.offset @ part
-            for below, matrix in inner.parts.items():
-                found[below] = found.get(below, 0.0) + matrix @ part
-        return replace(combination, parts=found, offset=offset)
+    sources: list[int | Combination] = [0]
 
     def picked(combination: Combination, entries: Any) -> Combination:
         parts = {k: part[:, entries] for k, part in combination.parts.items()}
         rest = (x[entries] for x in (combination.offset, combination.off, combination.size))
         return Combination(parts, *rest)
 
-    def added(block: Block) -> Combination:
-        blocks.append(block)
-        none = np.zeros(len(block))
-        return Combination({len(blocks): np.eye(len(block))}, none, none, none)
-
     for block in composition.blocks:
-        argument = through(block.argument)
+        argument = _through(block.argument, sources)
         if not len(block.windows):
-            given.append(added(replace(block, argument=argument)))
+            blocks.append(replace(block, argument=argument))
+            sources.append(len(blocks))
             continue
         best, *others = (picked(argument, entries) for entries in block.windows.T)
         flat = np.zeros(len(block), dtype=int)
         for other in others:
-            apart = _sum(other, best, -1.0)
-            best = _sum(best, added(Block(apart, block.numbers[:0], (RELU,), flat)), 1.0)
-        given.append(best)
-    return replace(composition, blocks=blocks, output=through(composition.output))
+            blocks.append(Block(_difference(other, best), block.numbers[:0], (RELU,), flat))
+            best = replace(best, parts={**best.parts, len(blocks): np.eye(len(flat))})
+        sources.append(best)
+    return replace(composition, blocks=blocks, output=_through(composition.output, sources))
 
 
-def _sum(one: Combination, other: Combination, sign: float) -> Combination:
+def _difference(one: Combination, other: Combination) -> Combination:
     parts = dict(one.parts)
     for source, part in other.parts.items():
-        parts[source] = parts.get(source, 0.0) + sign * part
-    return replace(one, parts=parts, offset=one.offset + sign * other.offset)
+        parts[source] = parts.get(source, 0.0) - part
+    offset, off, size = one.offset - other.offset, one.off + other.off, one.size + other.size
+    return Combination(parts, offset, off, size)
 
 
 def lined(
@@ -362,7 +352,7 @@ class _Slopes:
         """Return boxes (boxes, inputs) with bounds (boxes, 2, inputs)."""
         lines, reach = lines_of(self.network, low, high)
         parts = [
-            block.by_curve(_ends, np.ascontiguousarray(line.low), np.ascontiguousarray(line.high))
+            block.mapped(line.low, line.high, function="slopes")
             for block, line in zip(self.network.blocks, lines, strict=True)
         ]
         ends = np.concatenate([np.zeros((2, len(low), 0)), *parts], 2)
@@ -411,9 +401,3 @@ class _Slopes:
             through(network.blocks[number - 1].argument, np.stack([each.min(0), each.max(0), size]))
         p = [np.broadcast_to(x[:2], (2, ends.shape[1], x.shape[2])) for x in pushes[1:]]
         return np.concatenate([ends[..., :0], *p], 2), pushes[0][:2], pushes[0][2]
-
-
-def _ends(curve: Curve, *u: Array) -> Array:
-    """Return the ends of phi' between those of u, (2, boxes, units)."""
-    found: Array = torch.stack(curve.slopes(*map(torch.from_numpy, u))).numpy()
-    return found

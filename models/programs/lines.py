@@ -70,6 +70,16 @@ class Lines:
         under = np.array([curve.convex for curve in block.curves])[block.which]
         return cls(low, high, below, above, turn, under, found[6], found[7])
 
+    def on(self, push: Array, mix: Array) -> tuple[Array, Array]:
+        """Return a and b of the lines that units count by, with their factors, (..., units)."""
+        lower = push >= 0
+        turning = (lower == self.under) * mix
+        slope, value = (
+            np.where(lower, below[:, None], above[:, None]) + turning * turn[:, None]
+            for below, above, turn in zip(self.below, self.above, self.turn, strict=True)
+        )
+        return slope, value
+
 
 def _beside(curve: Curve, low: Array, high: Array) -> Array:
     """Return lines below and above, what one of them turns by, the mixture, and the gap.
@@ -110,11 +120,6 @@ def _beside(curve: Curve, low: Array, high: Array) -> Array:
     return np.stack([x.numpy() for x in (*below, *above, *turn, mix, gap)])
 
 
-def _finite(off: Array) -> Array:
-    """Return what arguments are off by rounding where that is known; size counts in any case."""
-    return np.where(np.isfinite(off), off, 0.0)
-
-
 @dataclass(frozen=True, eq=False)
 class Sums:
     """c_k + <s_k, x> + <q_k, units>, sums of inputs and units.
@@ -141,7 +146,7 @@ class Sums:
     def of(cls, rows: Array, argument: Combination, inputs: int) -> Sums:
         """Return M u for rows M, (sums, entries of u)."""
         costs = {k: (rows @ part.T)[None] for k, part in argument.parts.items()}
-        constants = (rows @ argument.offset - np.abs(rows) @ _finite(argument.off))[None]
+        constants = (rows @ argument.offset - np.abs(rows) @ argument.off)[None]
         return cls(constants, np.zeros((1, len(rows), inputs)), costs, np.abs(constants))
 
     def weighted(self, weights: Array | None) -> Sums:
@@ -212,7 +217,7 @@ class Way:
                     np.abs(b) * np.maximum(np.abs(line.low), np.abs(line.high))[:, None]
                 ).sum(2)
             size = np.abs(through)
-            values = values + shift + through @ argument.offset - size @ _finite(argument.off)
+            values = values + shift + through @ argument.offset - size @ argument.off
             self.size = self.size + np.abs(shift) + size @ np.abs(argument.offset)
             for source, matrix in argument.parts.items():
                 before = times(through, matrix.T)
@@ -242,12 +247,8 @@ class Way:
             for source, matrix in block.argument.parts.items():
                 u = u + times(values[source], matrix)
             arguments.append(u)
-            lower = push >= 0
-            slope = np.where(lower, line.below[0][:, None], line.above[0][:, None])
-            value = np.where(lower, line.below[1][:, None], line.above[1][:, None])
-            turning = (lower == line.under) * mix
-            slope = slope + turning * line.turn[0][:, None]
-            values.append(slope * u + value + turning * line.turn[1][:, None])
+            slope, value = line.on(push, mix)
+            values.append(slope * u + value)
         return arguments, values
 
 
@@ -473,8 +474,4 @@ def _crossing(block: Block | None, low: Array, high: Array) -> Any:
     which = np.arange(low.shape[1])
     if block is None:
         return which
-    straight = block.by_curve(
-        lambda curve, *ends: curve.linear_between(*map(torch.from_numpy, ends)).numpy(),
-        *map(np.ascontiguousarray, (low, high)),
-    )
-    return which[~straight.all(0)]
+    return which[~block.mapped(low, high, function="linear_between").all(0)]

@@ -235,13 +235,9 @@ def _together(parts: Sequence[Array], rows: int) -> Array:
 
 def _worth(block: Block, line: Lines, mix: Array, push: Array, u: Array) -> Array:
     """Return how far units are from their lines, times how much that counts, (nodes, units)."""
-    at, push, mix = np.clip(u[:, 0], line.low, line.high), push[:, 0], mix[:, 0]
-    lower = push >= 0
-    slope = np.where(lower, line.below[0], line.above[0])
-    value = np.where(lower, line.below[1], line.above[1])
-    turning = (lower == line.under) * mix
-    slope, value = slope + turning * line.turn[0], value + turning * line.turn[1]
-    share = np.where(lower == line.under, _TURNED, _WIDTH)
+    slope, value = (x[:, 0] for x in line.on(push, mix))
+    at, push = np.clip(u[:, 0], line.low, line.high), push[:, 0]
+    share = np.where((push >= 0) == line.under, _TURNED, _WIDTH)
     off = np.abs(slope * at + value - block.mapped(at)) + share * line.gap
     straight = line.gap <= _SMALL * (1 + np.abs(line.low) + np.abs(line.high))
     found: Array = np.where(straight, 0.0, (np.abs(push) + 1e-12) * off)

@@ -22,7 +22,7 @@ def test_ranges_hold_every_value_and_steps_never_widen_them() -> None:
     composition = kinked(composition_of(network, 3))
     box = -np.ones(3), np.array([1.0, 0.5, 2.0])
     points = np.random.default_rng(0).uniform(*box, (5000, 3))
-    values, widths = composition.values(points), []
+    (values, _), widths = composition.passed(points), []
     for steps in (0, 30):
         found = ranges(composition, box, steps=steps)
         for block, (low, high) in zip(composition.blocks, found, strict=False):
