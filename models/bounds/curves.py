@@ -185,11 +185,11 @@ class Curve:
         inside = (low >= self.window[0]) & (high <= self.window[1])
         return torch.where(inside, least, -1.0), torch.where(inside, most, 1.0)
 
-    def of(self, *given: Array, function: str = "forward") -> Array:
+    def of(self, *given: Array, function: str = "forward") -> Any:
         """Return phi, or phi' by function="slope", or another function of tensors, of arrays."""
         tensors = (torch.from_numpy(np.ascontiguousarray(x, dtype=np.float64)) for x in given)
         found = getattr(self, function)(*tensors)
-        return (torch.stack(found) if isinstance(found, tuple) else found).numpy()  # type: ignore[no-any-return]
+        return (torch.stack(found) if isinstance(found, tuple) else found).numpy()
 
     # One interval, whose ends are finite.
 

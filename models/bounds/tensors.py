@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._decomp import get_decompositions
+from torch._decomp import decomposition_table
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map
@@ -41,8 +41,10 @@ _UNRULED = ("native_layer_norm", "native_group_norm")  # shaped by arguments, th
 _ZEROS = (torch.float32, torch.float64, torch.bool)  # of which none divides whole numbers
 _EMPTY = ("empty_like", "new_empty", "new_empty_strided")
 # What torch.nn.RNN calls writes into buffers of its own: here it is what torch states it by.
-_RECURRENT = torch.ops.aten.rnn_tanh.input, torch.ops.aten.rnn_relu.input
-_STEP_BY_STEP = {x.overloadpacket.__name__: f for x, f in get_decompositions(_RECURRENT).items()}
+_STEP_BY_STEP = {
+    name: decomposition_table[getattr(torch.ops.aten, name).input]
+    for name in ("rnn_tanh", "rnn_relu")
+}
 
 
 class Stopped(Exception):  # noqa: N818

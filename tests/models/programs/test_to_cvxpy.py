@@ -69,7 +69,8 @@ def test_a_concave_network_is_concave_and_one_without_layers_affine() -> None:
     x.value = RNG.normal(size=(3, 2))
     wanted = values(network.double(), x.value)
     np.testing.assert_allclose(found.output.value, wanted, rtol=1e-12, atol=1e-12)
-    assert to_cvxpy(nn.Linear(2, 3), x).kind == "affine"
+    none = nn.Sequential(nn.Linear(2, 3), nn.Softshrink(0.0))  # it takes nothing away
+    assert to_cvxpy(none, x).kind == to_cvxpy(nn.Linear(2, 3), x).kind == "affine"
 
 
 SHAPES = [
