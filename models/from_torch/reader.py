@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from liftednet import processes
 from liftednet.activation import Activation
@@ -22,7 +23,7 @@ from liftednet.layers.layer import Layer
 from liftednet.layers.modules import Held, Layout, Mapped, RunningStatistics, Scale
 from liftednet.network import Network
 
-from .tracing import TAKEN, Call, replaced, tensors_in, trace
+from .tracing import TAKEN, Call, tensors_in, trace
 
 Row = Callable[["Reader", Call], Any]
 ROWS: dict[str, Row] = {}
@@ -224,9 +225,10 @@ class Reader:
             return
         row = ROWS.get(call.name)
         found = (None if row is None else row(self, call)) or self.curved(call)
-        for tensor, seen in zip(tensors_in(call.result), _flat(found), strict=True):
+        every = tree_leaves(found)
+        for tensor, seen in zip(tensors_in(call.result), every, strict=True):
             self._seen[id(tensor)] = seen
-        self._calls.append((call, again, _flat(found)))
+        self._calls.append((call, again, every))
 
     def moves(self, tensor: Tensor) -> bool:
         """Say whether other inputs or weights would change a tensor."""
@@ -478,9 +480,8 @@ class Reader:
 
         def function(number: int, *given: Tensor) -> Tensor:
             by = {id(x): _as(x, y, call.in_place) for x, y in zip(tensors, given, strict=True)}
-            args = replaced(call.args, lambda x: by[id(x)])
-            result = call.function(*args, **replaced(options, lambda x: by[id(x)]))
-            made = list(tensors_in(result))[number]
+            args, named = tree_map_only(Tensor, lambda x: by[id(x)], (call.args, options))
+            made = tensors_in(call.function(*args, **named))[number]
             if repeated:
                 return layouts[number].pack(made, self.samples)[0].reshape(above[number].shape)
             return made
@@ -489,7 +490,7 @@ class Reader:
         # Of parameters alone, once for every sample: a row for all.
         repeated = not any(self.rows(x) for x in tensors)
         above = [Layout(x.shape, None) if repeated else x for x in layouts]
-        found = [
+        return [
             Seen(
                 self.torch_map(
                     lambda *given, n=number: function(n, *given), tensors, table, call.name,
@@ -499,13 +500,6 @@ class Reader:
             )
             for number, (layout, table) in enumerate(zip(layouts, above, strict=True))
         ]  # fmt: skip
-        return found
-
-
-def _flat(found: Any) -> list[Seen]:
-    if isinstance(found, Seen):
-        return [found]
-    return [seen for part in found for seen in _flat(part)]
 
 
 def _like(value: Any, tensor: Tensor) -> Any:

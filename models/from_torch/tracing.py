@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from liftednet.errors import DataError
 
@@ -175,24 +176,6 @@ def _own_functions(tracer: _Tracer) -> Iterator[None]:
         torch.autograd.Function.apply = apply  # type: ignore[method-assign]
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in tuples, lists and dictionaries."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for part in value:
-            yield from tensors_in(part)
-    elif isinstance(value, dict):
-        yield from tensors_in(list(value.values()))
-
-
-def replaced(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """Return a value with each tensor in it replaced."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, tuple | list):
-        parts = [replaced(part, change) for part in value]
-        return parts if isinstance(value, list) else tuple(parts)
-    if isinstance(value, dict):
-        return {name: replaced(part, change) for name, part in value.items()}
-    return value
+def tensors_in(value: Any) -> list[Tensor]:
+    """Return the tensors in tuples, lists and dictionaries."""
+    return [x for x in tree_leaves(value) if isinstance(x, Tensor)]
