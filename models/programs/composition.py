@@ -87,10 +87,6 @@ class Block:
         """Return how many units there are."""
         return len(self.windows) or len(self.which)
 
-    def curve(self, unit: int) -> Curve:
-        """Return phi of a unit."""
-        return self.curves[int(self.which[unit])]
-
     def forward(self, u: Array) -> Array:
         """Return v, (..., units), of u (..., pre-activations)."""
         return u[..., self.windows].max(-1) if len(self.windows) else self.mapped(u)

@@ -375,6 +375,8 @@ _ATOMS: dict[str, Callable[..., Tensor]] = {
     "Power": lambda atom, u: u ** float(getattr(atom.p, "value", atom.p)),
     "AddExpression": lambda atom, *each: sum(each[1:], start=each[0]),
     "NegExpression": lambda atom, u: -u,
+    "multiply": lambda atom, u, v: u * v,
+    "DivExpression": lambda atom, u, v: u / v,
 }  # fmt: skip
 _TOTALS: dict[str, Callable[..., Tensor]] = {
     "Sum": lambda atom, u: u.sum(1),
@@ -384,34 +386,22 @@ _TOTALS: dict[str, Callable[..., Tensor]] = {
     "norm_inf": lambda atom, u: u.abs().amax(1),
     "Pnorm": lambda atom, u: torch.linalg.vector_norm(u, float(atom.p), 1),
     "log_sum_exp": lambda atom, u: u.logsumexp(1),
+    "quad_over_lin": lambda atom, u, v: u.square().sum(1) / v[:, 0],
+    "QuadForm": lambda atom, u, P: ((u @ P.view(u.shape[1], -1)) * u).sum(1),
 }  # of all entries
 
 
 def _node_of(expression: Any, variables: Sequence[Any]) -> Node | None:
     """Return an expression as a function of torch, or None."""
+    if expression.is_constant():
+        dense = expression.value.toarray() if sparse.issparse(expression.value) \
+            else expression.value  # fmt: skip
+        value = torch.from_numpy(np.array(dense, dtype=float).flatten(order="F"))[None]
+        return lambda v: value
     if expression.is_affine():
         matrix, offset = map(torch.from_numpy, affine_in(expression, variables))
         return lambda v: v @ matrix.T + offset
     name = type(expression).__name__.removesuffix("Approx")
-    factors = [x for x in expression.args if x.is_constant()]
-    rest = [x for x in expression.args if not x.is_constant()]
-    if name == "QuadForm" and len(rest) == 1 and expression.args[0] is rest[0]:
-        inner = _node_of(rest[0], variables)
-        matrix = torch.from_numpy(np.array(_dense(factors[0].value), dtype=float))
-        if inner is None:
-            return None
-        whole: Node = inner
-        return lambda v: ((whole(v) @ matrix) * whole(v)).sum(1, keepdim=True)
-    if name in ("multiply", "MulExpression", "DivExpression", "quad_over_lin") and len(rest) == 1:
-        inner = _node_of(rest[0], variables)
-        number = torch.from_numpy(np.array(factors[0].value, dtype=float).flatten(order="F"))
-        divided = name in ("DivExpression", "quad_over_lin")
-        single = len(number) == 1 or name in ("multiply", "DivExpression")
-        if inner is None or not single or (divided and expression.args[0] is not rest[0]):
-            return None
-        if name == "quad_over_lin":
-            return lambda v: inner(v).square().sum(1, keepdim=True) / number
-        return lambda v: inner(v) / number if name == "DivExpression" else inner(v) * number
     inside = [_node_of(x, variables) for x in expression.args]
     nodes = [x for x in inside if x is not None]
     if len(nodes) < len(inside):
@@ -419,12 +409,8 @@ def _node_of(expression: Any, variables: Sequence[Any]) -> Node | None:
     if name in _ATOMS:
         return lambda v: _ATOMS[name](expression, *(x(v) for x in nodes))
     if name in _TOTALS and getattr(expression, "axis", None) is None:
-        return lambda v: _TOTALS[name](expression, nodes[0](v))[:, None]
+        return lambda v: _TOTALS[name](expression, *(x(v) for x in nodes))[:, None]
     return None
-
-
-def _dense(value: Any) -> Any:
-    return value.toarray() if sparse.issparse(value) else value
 
 
 def _widens(one: Any) -> bool:

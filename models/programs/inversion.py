@@ -172,7 +172,7 @@ def piece_of(composition: Composition, x: Array) -> tuple[Array, Array, Array, A
         u = x @ matrix + offset
         slopes, shifts = np.zeros(len(u)), np.zeros(len(u))
         for unit, at in enumerate(u.tolist()):
-            curve = block.curve(unit)
+            curve = block.curves[block.which[unit]]
             low = max((k for k in curve.knots if k <= at), default=-math.inf)
             top = min((k for k in curve.knots if k > at), default=math.inf)
             slopes[unit], shifts[unit] = curve.chord(max(low, at - 1), min(top, at + 1))

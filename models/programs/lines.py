@@ -258,7 +258,7 @@ class Raised:
 
     Attributes:
         mix: of the lines of each block, (boxes, sums, units).
-        held: multipliers of ends, the same; None where none are allowed for.
+        held: multipliers of ends, the same.
         weights: of sums, (boxes, 1, sums), or None.
         scales: of steps in the weights, (sums,), 0 where a weight stays.
         bound: what it proves, (boxes, sums).
@@ -268,7 +268,7 @@ class Raised:
     """
 
     mix: list[Array]
-    held: Any
+    held: list[Array]
     weights: Any
     scales: Any
     bound: Any = None
@@ -286,7 +286,7 @@ class Raised:
         steps: int,
         rate: Any = _RATE,
         until: float = np.inf,
-    ) -> Raised:
+    ) -> None:
         """Take steps of Adam (Kingma, Ba, 2015), and keep what proves most of each sum.
 
         Args:
@@ -300,11 +300,11 @@ class Raised:
             until: the time at which it ends.
         """
         count = len(lines)
-        now = [*self.mix, *(self.held or []), *([] if self.weights is None else [self.weights])]
+        now = [*self.mix, *self.held, *([] if self.weights is None else [self.weights])]
         self.bound, best = None, [x.copy() for x in now]
         first, second = ([np.zeros_like(x) for x in now] for _ in "ab")
         for step in range(steps + 1):
-            held = now[count : 2 * count] if self.held is not None else None
+            held = now[count : 2 * count]
             weights = None if self.weights is None else now[-1]
             whole = sums.weighted(weights)
             way = Way(composition, lines, whole, len(best[-1]) if best else 1, now[:count], held)
@@ -321,9 +321,8 @@ class Raised:
                 break
             arguments, values = way.forward(x)
             slopes = _derivatives(way, arguments, held)
-            scales: list[Any] = [1.0] * count
-            if held is not None:
-                scales += [np.abs(push).max(2, keepdims=True) for push in way.pushes]
+            pushes = (np.abs(push).max(2, keepdims=True) for push in way.pushes)
+            scales: list[Any] = [*[1.0] * count, *pushes]
             if weights is not None:
                 slopes.append(sums.at(values)[:, None])
                 scales.append(self.scales)
@@ -340,19 +339,17 @@ class Raised:
                 else:
                     now[number] = np.where(now[number] * moved < 0, 0.0, moved)
         self.way, (self.arguments, _) = way, way.forward(x)
-        self.mix = best[:count]
-        self.held = best[count : 2 * count] if self.held is not None else None
+        self.mix, self.held = best[:count], best[count : 2 * count]
         self.weights = None if self.weights is None else best[-1]
-        return self
 
 
-def _derivatives(way: Way, arguments: Sequence[Array], held: Any) -> list[Array]:
+def _derivatives(way: Way, arguments: Sequence[Array], held: Sequence[Array]) -> list[Array]:
     """Return derivatives of sums in mixtures and multipliers, where they are least."""
     found = list[Array]()
     for line, push, u in zip(way.lines, way.pushes, arguments, strict=True):
         side = np.where(line.under, np.maximum(push, 0), np.minimum(push, 0))
         found.append(side * (line.turn[0][:, None] * u + line.turn[1][:, None]))
-    for line, u, b in zip(way.lines, arguments, held or (), strict=False):
+    for line, u, b in zip(way.lines, arguments, held, strict=True):
         over, short = u - line.high[:, None], u - line.low[:, None]
         none = np.maximum(over, 0) + np.minimum(short, 0)
         found.append(np.where(b > 0, over, np.where(b < 0, short, none)))
