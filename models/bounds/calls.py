@@ -17,7 +17,7 @@ from torch import Tensor
 
 from liftednet.validation import is_number
 
-from .curves import CURVES, SQUARE, WHOLE, Curve, clipped, leaky
+from .curves import CURVES, SQUARE, WHOLE, Curve, leaky
 from .intervals import EPS, OTHER
 from .tensors import Call, Followed, Walk
 
@@ -55,21 +55,6 @@ def _unit_by_unit(walk: Walk, call: Call) -> Tensor | None:
     if not all(x is None or isinstance(x, bool) or is_number(x) for x in options):
         return None
     return _curved(walk, call.args[0], CURVES[call.name](call))
-
-
-@rule(*WHOLE)
-def _whole(walk: Walk, call: Call) -> Tensor | None:
-    return _curved(walk, call.args[0], WHOLE[call.name])
-
-
-@rule("clamp", "clamp_min", "clamp_max")
-def _clamp(walk: Walk, call: Call) -> Tensor | None:
-    low, high = call.get(1, "min"), call.get(2, "max")
-    if call.name == "clamp_max":
-        low, high = None, call.get(1, "max")
-    if not all(x is None or is_number(x) for x in (low, high)):
-        return None
-    return _curved(walk, call.args[0], clipped(low, high))
 
 
 @rule("_prelu_kernel", "prelu")
@@ -122,16 +107,11 @@ def _moved(walk: Walk, call: Call) -> Tensor | None:
     return found.long()
 
 
-@rule("masked_fill")
-def _masked(walk: Walk, call: Call) -> Tensor | None:
-    x, mask, value = call.args[:3]
-    value = walk.numbers(value)
-    return walk.numbers(x).masked_fill(mask, int(value)) if value.ndim == 0 else None
-
-
-@rule("where")
+@rule("where", "masked_fill")
 def _chosen(walk: Walk, call: Call) -> Tensor:
     condition, one, other = call.args[:3]
+    if call.name == "masked_fill":
+        condition, one, other = one, other, condition
     return torch.where(condition, walk.numbers(one), walk.numbers(other))
 
 
@@ -371,11 +351,10 @@ def _normalized(walk: Walk, call: Call) -> Any:
     parts = [None if p is None else walk.fixed(p) for p in (weight, bias, mean, variance)]
     w, b, m, v = (None if p is None else _weights(p) for p in parts)
     assert m is not None and v is not None  # given
-    scale = 1 / (v + eps).sqrt() if w is None else w / (v + eps).sqrt()
-    spread = (-1, *(1,) * (x.ndim - 2))
-    found = Followed(_combined(walk, [(x, 1.0)], -m.reshape(spread)), x.dtype, walk)
+    scale = (1 if w is None else w) / (v + eps).sqrt()
     shift = torch.zeros_like(m) if b is None else b
-    return (_combined(walk, [(found, scale.reshape(spread))], shift.reshape(spread)),)
+    m, scale, shift = (one.reshape(-1, *(1,) * (x.ndim - 2)) for one in (m, scale, shift))
+    return (_combined(walk, [(x, scale), (m, -scale)], shift),)
 
 
 # Softmax and maxima.
@@ -395,37 +374,27 @@ def _shares(walk: Walk, call: Call) -> Tensor:
     return back(walk.units.log_softmax(rows) if log else walk.units.softmax(rows))
 
 
-@rule("amax", "max", "logsumexp", "amin", "min")
+@rule("amax", "max", "logsumexp", "amin", "min", "maximum", "minimum", "logaddexp", "fmax", "fmin")
 def _largest(walk: Walk, call: Call) -> Any:
-    x, dims = call.args[0], call.get(1, "dim")
+    """The largest or least entry over some axes, or of two tensors entry by entry."""
+    dims = call.get(1, "dim")
     if isinstance(dims, Tensor):
-        return _elementwise(walk, call)
-    low = call.name in ("amin", "min")
-    rows = _over(x.units, dims)
+        pair = torch.broadcast_tensors(*map(walk.numbers, call.args[:2]))
+        rows = torch.stack(pair, -1).reshape(-1, 2)
+    else:
+        rows = _over(call.args[0].units, dims)
+    low = call.name in ("amin", "min", "minimum", "fmin")
     if low:
         rows = _turned(walk, rows)
-    soft = math.log(max(1, rows.shape[1])) if call.name == "logsumexp" else 0.0
+    soft = math.log(max(1, rows.shape[1])) if call.name.startswith("log") else 0.0
     found = walk.units.largest(rows, soft)
     found = _turned(walk, found) if low else found
-    return (found,) if call.name in ("max", "min") and dims is not None else found
+    with_places = call.name in ("max", "min") and isinstance(dims, int)
+    return (found,) if with_places else found
 
 
 def _turned(walk: Walk, units: Tensor) -> Tensor:
-    flat = units.flatten()
-    minus = torch.full((len(flat), 1), -1.0).double()
-    none = torch.zeros(len(flat)).double()
-    return walk.units.sums(flat[:, None], minus, none, none).reshape(units.shape)
-
-
-@rule("maximum", "minimum", "logaddexp", "fmax", "fmin")
-def _elementwise(walk: Walk, call: Call) -> Tensor:
-    one, other = (walk.numbers(x) for x in call.args[:2])
-    x, y = torch.broadcast_tensors(one, other)
-    pairs = torch.stack([x.flatten(), y.flatten()], 1)
-    if call.name in ("minimum", "fmin", "min"):
-        return _turned(walk, walk.units.largest(_turned(walk, pairs))).reshape(x.shape)
-    soft = math.log(2) if call.name == "logaddexp" else 0.0
-    return walk.units.largest(pairs, soft).reshape(x.shape)
+    return _combined(walk, [(Followed(units, walk.dtype, walk), -1.0)])
 
 
 @rule("max_pool2d_with_indices", "max_pool3d_with_indices", "max_pool2d")

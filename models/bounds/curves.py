@@ -369,10 +369,6 @@ def _shrunk(call: Any) -> Curve:
     )  # fmt: skip
 
 
-def _power(call: Any) -> Curve | None:
-    return {1: LINE, 2: SQUARE}.get(call.get(1, "exponent"))
-
-
 CURVES: dict[str, Callable[[Any], Curve | None]] = {
     "relu": lambda _: RELU,
     "leaky_relu": lambda call: leaky(float(call.get(1, "negative_slope", 0.01))),
@@ -397,8 +393,12 @@ CURVES: dict[str, Callable[[Any], Curve | None]] = {
     "cos": lambda _: COSINE,
     "exp": lambda _: EXPONENTIAL,
     "abs": lambda _: ABSOLUTE,
-    "pow": _power,
+    "pow": lambda call: {1: LINE, 2: SQUARE}.get(call.get(1, "exponent")),
     "square": lambda _: SQUARE,
+    "clamp": lambda call: clipped(call.get(1, "min"), call.get(2, "max")),
+    "clamp_min": lambda call: clipped(call.get(1, "min"), None),
+    "clamp_max": lambda call: clipped(None, call.get(1, "max")),
+    "softsign": lambda _: SOFTSIGN,
+    "tanhshrink": lambda _: TANHSHRINK,
 }  # fmt: skip
-# Functions of Python in torch that are several calls beneath.
-WHOLE = {"softsign": SOFTSIGN, "tanhshrink": TANHSHRINK}
+WHOLE = ("softsign", "tanhshrink")  # functions of Python in torch that are several calls beneath

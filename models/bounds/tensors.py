@@ -152,9 +152,9 @@ class Walk:
         inside = self.stack[-1][0] if self.stack else ""
         return f"{self.called or name} in {inside or 'the network'} ({self.line or 'torch'})"
 
-    def lost(self, name: str, why: str = "") -> int:
+    def lost(self, name: str) -> int:
         """Return the unit of a call that is not known."""
-        return self.units.unknown(self.where(name) + (f": {why}" if why else ""))
+        return self.units.unknown(self.where(name))
 
     def halt(self, name: str, why: str) -> Stopped:
         """End the walk: nothing is known of what comes behind."""

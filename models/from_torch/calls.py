@@ -43,12 +43,6 @@ _DECLARED = (
 _SMOOTH = 20.0  # beta u, from where torch's softplus may go on as u: it differs by less than 3e-9
 
 
-def _is_smooth(call: Call) -> bool:
-    """Say whether a softplus does not fall where it goes over to u."""
-    beta, threshold = call.get(1, "beta", 1.0), call.get(2, "threshold", _SMOOTH)
-    return bool(beta > 0 and threshold >= _SMOOTH)
-
-
 def _declared(call: Call) -> Activation:
     """Return an activation declared by its forward map alone."""
 
@@ -72,9 +66,10 @@ def _leaky(call: Call) -> Activation | None:
 
 
 def _softplus(call: Call) -> Activation | None:
-    if not _is_smooth(call):
+    beta, threshold = call.get(1, "beta", 1.0), call.get(2, "threshold", _SMOOTH)
+    if not (beta > 0 and threshold >= _SMOOTH):
         return None
-    return Softplus() if call.get(1, "beta", 1) == 1 else _declared(call)
+    return Softplus() if beta == 1 else _declared(call)
 
 
 _ACTIVATIONS: dict[str, Callable[[Call], Activation | None]] = {

@@ -57,14 +57,12 @@ def _convolution(reader: Reader, call: Call) -> Any:
         lambda biased: Convolution(
             x.layout.shape, len(weight), window, sizes, pads, biased, steps, groups or 1
         ),
-        x.expression, weight, bias,
+        x.expression, weight, bias, reader.layout, (-1, *(1,) * axes),
     )  # fmt: skip
     if found is None:
         return reader.affine(call)
     reader.tell(call, LAYER, f"convolution {tuple(weight.shape)}")
-    layout, beside = reader.layout, (-1, *(1,) * axes)
-    shifted = reader.shifted(Seen(found[0], layout), None if found[1] else bias, beside)
-    return Seen(shifted, layout)
+    return Seen(found, reader.layout)
 
 
 @reads("embedding")
@@ -76,13 +74,15 @@ def _embedding(reader: Reader, call: Call) -> Any:
     found = None
     if x is not None and not special:
         sizes = tuple(table.shape)
-        found = reader.weighted(lambda _: Embedding(sizes, padding), x.expression, table, None)
+        found = reader.weighted(
+            lambda _: Embedding(sizes, padding), x.expression, table, None, reader.layout
+        )
     if x is None:  # places, the same for every sample
         reader.by_position.add(id(table))
     if found is None:
         return reader.affine(call)
     reader.tell(call, LAYER, f"embedding {tuple(table.shape)}")
-    return Seen(found[0], reader.layout)
+    return Seen(found, reader.layout)
 
 
 # Normalization.

@@ -353,9 +353,10 @@ class Reader:
         return Seen(expression, Layout(sizes, None))
 
     def weighted(
-        self, make: Callable[[bool], Layer], x: Expression, weight: Any, bias: Any
-    ) -> tuple[Expression, bool] | None:
-        """Return a layer with weights of torch, and whether it has the bias; None for frozen ones.
+        self, make: Callable[[bool], Layer], x: Expression, weight: Any, bias: Any,
+        above: Layout, spread: tuple[int, ...] = (),
+    ) -> Expression | None:  # fmt: skip
+        """Return a layer with weights of torch, its bias added; None where the weights are frozen.
 
         Args:
             make: the layer, with a bias or without.
@@ -363,12 +364,15 @@ class Reader:
             weight: whose transpose is the layer's matrix.
             bias: beside it, or None; not in the layer where it is frozen, or weights are tied
                 without it.
+            above: the layout of its result.
+            spread: the shape of a bias beside that.
         """
         if not self.trains(weight):
             return None
         both = self.trains(bias) and self._together[id(weight)] == self._together[id(bias)]
         pair = Pair(weight, bias if both else None)
-        return self._weighted(make(both), x, pair), both
+        found = Seen(self._weighted(make(both), x, pair), above)
+        return self.shifted(found, None if both else bias, spread)
 
     def _weighted(self, layer: Layer, x: Expression, pair: Pair) -> Expression:
         known = next((p for p, q in self.pairs.items() if q.weight is pair.weight), None)
@@ -389,13 +393,13 @@ class Reader:
             return DenseAtPositions(shape, units, biased)
 
         above = Layout((1, *shape[:-1], units))
-        found = self.weighted(make, x.expression, weight, bias)
-        if found is None:
-            below = Seen(x.expression, Layout((1, *shape)))
-            return self.torch_map(
-                nn.functional.linear, (below, weight, bias), above, "linear", linear=True
-            )
-        return self.shifted(Seen(found[0], above), None if found[1] else bias, (units,))
+        found = self.weighted(make, x.expression, weight, bias, above, (units,))
+        if found is not None:
+            return found
+        below = Seen(x.expression, Layout((1, *shape)))
+        return self.torch_map(
+            nn.functional.linear, (below, weight, bias), above, "linear", linear=True
+        )
 
     def shifted(self, x: Seen, bias: Any, spread: tuple[int, ...]) -> Expression:
         """Return x plus a bias that is not in its layer, of the given shape beside it."""
@@ -409,12 +413,13 @@ class Reader:
         """Return x w + b, of shapes that are spread over x; both may be None."""
         if w is None and b is None:
             return x
-        found = None
+        found, plain = None, Layout((1, *below.shape))
         if len(getattr(w, "shape", ())) == 1:
-            found = self.weighted(lambda biased: Scale(below.shape, spread, biased), x, w, b)
-        plain = Layout((1, *below.shape))
+            found = self.weighted(
+                lambda biased: Scale(below.shape, spread, biased), x, w, b, plain, spread
+            )
         if found is not None:
-            return self.shifted(Seen(found[0], plain), None if found[1] else b, spread)
+            return found
         if w is not None:
             x = self.torch_map(
                 lambda u, s: u * s.reshape(spread), (Seen(x, plain), w), plain, "scale",

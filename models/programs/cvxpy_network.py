@@ -47,9 +47,8 @@ class Relaxation:
 
     Attributes:
         ranges: (lower, upper) of the pre-activations of each block, and last of y.
-        constraints: of x, and of variables for each unit.
+        constraints: the box, what units are, and what y is.
         states: what each block gives.
-        output: y.
         exact: whether the constraints hold nowhere else.
         whole: how many whole numbers there are.
     """
@@ -58,6 +57,7 @@ class Relaxation:
         self,
         composition: Composition,
         x: Expression,
+        y: Any,
         box: tuple[Array, Array],
         ranges: Sequence[tuple[Array, Array]],
     ) -> None:
@@ -71,7 +71,7 @@ class Relaxation:
             u = block.argument.of([x, *self.states])
             self._given.append([])
             self.states.append(self._block(block, u, *ends))
-        self.output = composition.output.of([x, *self.states])
+        self.constraints.append(y == composition.output.of([x, *self.states]))
 
     def assign(self, x: Array) -> None:
         """Give all variables the values that they have at x."""
@@ -156,25 +156,20 @@ class Graph:
     box: tuple[Array, Array]
     seconds: float = 0.0
     spent: float = field(default=0.0, init=False)
-    built: bool = field(default=False, init=False)
 
     @cached_property
     def relaxation(self) -> Relaxation:
         """What ties x and y, with variables of its own."""
         started = time.perf_counter()
         ends = ranges(self.composition, self.box, steps=_RAISED, seconds=self.seconds)
-        self.spent, self.built = time.perf_counter() - started, True
-        return Relaxation(self.composition, self.x, self.box, ends)
-
-    def constraints(self) -> list[Constraint]:
-        """Return the box, what units are, and what the outputs are."""
-        return [*self.relaxation.constraints, self.y == self.relaxation.output]
+        self.spent = time.perf_counter() - started
+        return Relaxation(self.composition, self.x, self.y, self.box, ends)
 
     def pass_forward(self) -> None:
         """Give the variables the values that they have at x."""
         x = np.asarray(self.x.value, dtype=float)
         self.y.save_value(self.composition.forward(x))
-        if self.built:
+        if "relaxation" in vars(self):  # it has been asked for
             self.relaxation.assign(x)
 
 
@@ -230,7 +225,7 @@ class CvxpyNetwork:
     def constraints(self) -> list[Constraint]:
         """To be given to the problem; of a convex, concave or affine network those of a box."""
         sides = [] if self.box is None else [self.x >= self.box[0], self.x <= self.box[1]]
-        return [*sides, *(one for graph in self.graphs for one in graph.constraints())]
+        return [*sides, *(one for graph in self.graphs for one in graph.relaxation.constraints)]
 
     @cached_property
     def states(self) -> tuple[Expression, ...]:

@@ -359,8 +359,6 @@ class _Proof:
             if self.search.functions.affine and not self.is_proven():
                 self.split(told)
         self.recall()
-        if self.best:
-            self.network.pass_forward()
         x = np.array(self.network.x.value) if self.best else None
         output = np.array(self.network.output.value) if self.best else None
         return Optimum(
@@ -611,8 +609,8 @@ class Local:
         self.broken = broken
         self.problem = cp.Problem(cp.Minimize(cost), rows)
 
-    def steps(self, v: Array, consider: Callable[[], Any], left: Callable[[], float]) -> Array:
-        """Return where steps from v end; every point on the way is considered.
+    def steps(self, v: Array, consider: Callable[[], Any], left: Callable[[], float]) -> None:
+        """Take steps from v; every point on the way is considered.
 
         Args:
             v: (entries,).
@@ -658,8 +656,6 @@ class Local:
             if done:
                 self.price.value *= 10.0
                 far, merit = _FIRST, self.merit(v)
-        search.assign(v)
-        return v
 
     def solved(self) -> Array | None:
         """Return where the problem with networks by their tangents has its least value."""
