@@ -45,11 +45,8 @@ from .output import pulled
 
 _ROUNDS, _FAILURES = 16, 6  # of the last layer, and in a row that bring nothing
 _WITHIN, _GAIN = 2, 1e-3  # failures within the limits, and of a guess's loss what is worth a round
-_PULL, _LITTLE = (
-    1.0,
-    1e-3,
-)  # toward the weights of before, as a share of a feature's sum of squares: of
-# all directions, of few
+# Toward the weights of before, as a share of a feature's sum of squares: of all directions, of few.
+_PULL, _LITTLE = 1.0, 1e-3
 _RIDGE = 1e-6  # of a feature's sum of squares, where rows are told apart
 _FARTHER = 3.0  # times as strong a pull after a failure
 _NEAR, _NEARER = 0.2, 0.8  # width of the surrogate over the spread of scores, less after a failure

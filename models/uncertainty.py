@@ -127,10 +127,7 @@ class WorstRows:
         return replace(batch, values={**batch.values, **rows})
 
     def _farthest(self, variable: Input, slope: Tensor) -> Tensor:
-        scale = self.scales.get(variable)
-        if scale is None:
-            return self.uncertainty.farthest(slope)
-        scale = scale.to(slope)
+        scale = self.scales.get(variable, slope.new_ones(())).to(slope)
         return self.uncertainty.farthest(slope / scale) / scale
 
     @torch.enable_grad()

@@ -277,8 +277,5 @@ def walked(
         own = x.units if isinstance(x, Followed) else units.constants(x)
         parts.append(own[followed].flatten())
     outputs = torch.cat(parts)
-    return Found(units, torch.where(outputs == OTHER, _mixing(units), outputs))
-
-
-def _mixing(units: Units) -> Tensor:
-    return torch.tensor(units.unknown("a call that mixes samples"))
+    mixed = units.unknown("a call that mixes samples")
+    return Found(units, outputs.masked_fill(outputs == OTHER, mixed))

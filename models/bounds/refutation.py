@@ -257,15 +257,14 @@ class _Trial:
         try:
             with torch.enable_grad():
                 found = self.run(x)
+                sums = [found[:, n].sum() for n in which]
                 rows = [
-                    torch.autograd.grad(found[:, n].sum(), x, retain_graph=True, allow_unused=True)[
-                        0
-                    ]
-                    for n in which
+                    torch.autograd.grad(one, x, retain_graph=True, materialize_grads=True)[0]
+                    for one in sums
                 ]
         except RuntimeError:  # no autograd here, as behind a write to one of several views
             return
-        jacobians = torch.stack([torch.zeros_like(x) if r is None else r for r in rows], 1).detach()
+        jacobians = torch.stack(rows, 1).detach()
         jacobians = jacobians.masked_fill(~jacobians.isfinite(), math.nan)
         largest = jacobians.nan_to_num(0.0).abs().amax()
         low, high = self.claim.lowest[which], self.claim.highest[which]

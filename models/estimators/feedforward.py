@@ -181,11 +181,10 @@ class _Feedforward(Estimator):
         groups = list(self._kinds.groups.values())
         return [[n for feature in group for n in groups[feature]] for group in found]
 
-    def _refuse_unknown(self, setting: str, columns: Any) -> None:
+    def _refuse_unknown(self, setting: str, columns: Iterable[Any]) -> None:
         """Raise `DataError` where a setting names what is no column of the data frame."""
         names = list(map(str, getattr(self, "feature_names_in_", ())))
-        given = columns if isinstance(columns, Iterable) else ()
-        if unknown := [x for x in given if isinstance(x, str) and x not in names]:
+        if unknown := [x for x in columns if isinstance(x, str) and x not in names]:
             array = "X is an array, without names: give a data frame, or a list of numbers"
             known = f"there are {', '.join(names)}" if names else array
             raise DataError(f"{setting} names {unknown[0]!r}, which is no column of X: {known}.")

@@ -23,9 +23,8 @@ from liftednet.lazy import cvxpy as cp
 from liftednet.lazy import optimize, sparse
 
 from ..bounds.curves import Array
-from .composition import Composition
 from .cvxpy_network import Graph
-from .halving import inside_of, kinked, side_by_side
+from .halving import inside_of, side_by_side
 from .lines import Sums
 
 if TYPE_CHECKING:
@@ -229,7 +228,7 @@ class Search:
     def __post_init__(self) -> None:
         """Take all apart."""
         networks = [inside_of(x.composition, *affine_in(x.x, self.variables)) for x in self.graphs]
-        self.network: Composition = kinked(side_by_side(networks))
+        self.network = side_by_side(networks)
         self.entries = sum(x.size for x in self.variables)
         self.seen = [*self.variables, *(graph.y for graph in self.graphs)]
         known = {x.id for x in self.variables}

@@ -228,7 +228,7 @@ def exact_range(
                 ends[1][output] = min(high[output], found.bound)
             else:
                 ends[0][output] = max(low[output], found.bound)
-    return ends[0], ends[1], kinked(graph.composition)
+    return ends[0], ends[1], graph.composition
 
 
 # How far an input may move before a classifier's answer changes.

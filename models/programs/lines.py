@@ -455,10 +455,8 @@ def _ends(
         which = _crossing(block, value[:, :units], -value[:, units:])
         wide = sum(line.gap.shape[1] for line in lines) * len(low)
         for some in np.array_split(which, max(1, -(-2 * len(which) * wide // _AT_ONCE))):
-            both, sums = (
-                np.concatenate([some, units + some]),
-                Sums.both_ways(argument, some, composition.inputs),
-            )
+            both = np.concatenate([some, units + some])
+            sums = Sums.both_ways(argument, some, composition.inputs)
             mix = [np.repeat(line.mix[:, None], len(both), 1) for line in lines]
             raised = Raised(mix, [0 * x for x in mix], None, None)
             raised.climb(composition, lines, sums, least, largest, steps, until=until)
