@@ -214,10 +214,9 @@ class Posterior:
     def residuals(self) -> Tensor:
         """Return r^2 / (1 - j' H^-1 j), (samples, outputs), on the scale of training."""
         forward = self._forward(self.model._on_data())
-        (target,), (answers,) = forward.targets, forward.passed(self.laplace.point)
-        alone = torch.cat([mean for mean, _ in self.laplace.left_out(forward, copies=True)])
-        off = target.values - alone.reshape_as(answers)
-        return (off * (target.values - answers)).abs()[:, 0]
+        values, alone = self._alone(forward, copies=True)
+        (answers,) = forward.passed(self.laplace.point)
+        return ((values - alone) * (values - answers)).abs()[:, 0]
 
     def _noise(self, X: Arrays, axes: int = 1) -> Noise:
         """Return the noise of rows in units of y, or of its powers, samples on so many axes."""
@@ -231,12 +230,15 @@ class Posterior:
 
     def _left_out(self, copies: bool = False) -> Tensor:
         data = self.model._on_data()
-        forward = self._forward(data)
+        pair = self._alone(self._forward(data), copies)
+        values, answers = (self._by_sample(one, data) for one in pair)
+        return self._moments.undone(values) - self._answered(answers)
+
+    def _alone(self, forward: Forward, copies: bool) -> tuple[Tensor, Tensor]:
+        """Return targets, and what the network would answer without each, as in training."""
         (target,) = forward.targets
         means = torch.cat([mean for mean, _ in self.laplace.left_out(forward, copies=copies)])
-        answers = self._by_sample(means.reshape_as(target.values), data)
-        values = self._by_sample(target.values, data)
-        return self._moments.undone(values) - self._answered(answers)
+        return target.values, means.reshape_as(target.values)
 
     @property
     def _term(self) -> Term:

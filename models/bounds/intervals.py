@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -73,44 +73,38 @@ class Largest:
 Step = Linear | Bent | Largest | str  # or the name of what cannot be stated
 
 
-@dataclass
 class Units:
     """The table of all units of one walk through a network.
 
     Attributes:
         inputs: how many there are.
         size: how many units there are.
-        known: ends between which values of the first units are, too, (2, units).
-        derivatives: whether bounds on them are kept, and Lipschitz constants.
+        columns: of derivatives.
         reasons: why units are unknown, by the numbers that `reason` holds; the first is empty.
         steps: what made a block, of units that follow one another from `first` on.
     """
 
-    inputs: int
-    known: Tensor = field(default_factory=lambda: torch.empty(2, 0))
-    derivatives: bool = True
-    low: Tensor = field(init=False)
-    high: Tensor = field(init=False)
-    convex: Tensor = field(init=False)
-    concave: Tensor = field(init=False)
-    block: Tensor = field(init=False)
-    reason: Tensor = field(init=False)
-    lipschitz: list[float] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=lambda: [""])
-    steps: dict[int, Step] = field(default_factory=dict)
-    first: dict[int, int] = field(default_factory=dict)
-    inputs_block: int = -1
-    size: int = 0
-    _unknown: dict[str, int] = field(default_factory=dict)
+    def __init__(
+        self, inputs: int, known: Tensor | None = None, *, derivatives: bool = True
+    ) -> None:
+        """Make room, and the unit that stands for all of other samples.
 
-    def __post_init__(self) -> None:
-        """Make room, and the unit that stands for all of other samples."""
-        self.columns = self.inputs if self.derivatives else 0
-        self.low, self.high = (torch.zeros(64, self.columns + 1, dtype=torch.float64) for _ in "ab")
+        Args:
+            inputs: how many there are.
+            known: ends between which values of the first units are, too, (2, units).
+            derivatives: whether bounds on them are kept, and Lipschitz constants.
+        """
+        self.inputs, self.derivatives, self.size, self.inputs_block = inputs, derivatives, 0, -1
+        self.known = torch.empty(2, 0) if known is None else known
+        self.columns = inputs if derivatives else 0
         shape = 64, self.columns + 1
+        self.low, self.high = (torch.zeros(shape, dtype=torch.float64) for _ in "ab")
         self.convex, self.concave = (torch.zeros(shape, dtype=torch.bool) for _ in "ab")
         self.block, self.reason = (torch.zeros(64, dtype=torch.int64) for _ in "ab")
-        self.lipschitz.append(0.0)
+        self.lipschitz, self.reasons = [0.0], [""]
+        self.steps: dict[int, Step] = {}
+        self.first: dict[int, int] = {}
+        self._unknown: dict[str, int] = {}
         none = torch.zeros(1, self.columns + 1, dtype=torch.float64)
         self._add(none, none, _CONSTANTS, True)
 

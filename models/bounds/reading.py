@@ -249,8 +249,7 @@ def walked(
             cutting it off, 2e-9 at 20, counts as rounding.
     """
     sizes = [math.prod(x.shape[1:]) for x in subject.example]
-    none = torch.empty(2, 0) if known is None else known
-    units = Units(sum(sizes), none, derivatives=not values_alone)
+    units = Units(sum(sizes), known, derivatives=not values_alone)
     ends = np.full((2, units.inputs), np.inf) * [[-1], [1]] if box is None else np.stack(box)
     variables = units.variables(*torch.from_numpy(ends))
     like = next((x for x in network.parameters() if x.is_floating_point()), subject.example[0])

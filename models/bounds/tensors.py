@@ -31,7 +31,7 @@ from .intervals import Units
 
 _INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))  # of no user
 _READS = ("_local_scalar_dense", "item", "equal", "is_nonzero", "allclose")
-_LIKE = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
+LIKE = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
 _APART = (
     "it writes what depends on the inputs into a tensor that does not: make that one by x.new_zeros"
 )
@@ -207,7 +207,7 @@ class Walk:
             if fixed is None or name != "_local_scalar_dense":
                 raise self.halt(name, "a value that depends on the inputs is asked for")
             return fixed.item()
-        if name in _LIKE:
+        if name in LIKE:
             real = torch.zeros(followed[0].size(), dtype=followed[0].dtype)
             return self._constant(function(real, *args[1:], **kwargs))
         if not random and name not in _EMPTY and all(

@@ -31,7 +31,8 @@ from liftednet.layers.join import Concatenation, Scaled, Sum
 from liftednet.layers.modules import Layout
 from liftednet.validation import is_number
 
-from .reader import HIDDEN, MADE, PASSED, STATES, Reader, Seen, each, reads
+from ..bounds.tensors import LIKE
+from .reader import HIDDEN, PASSED, STATES, Reader, Seen, each, reads
 from .tracing import Call
 
 # Activations: which of ours they are, where they bend, and which of them are split.
@@ -300,7 +301,7 @@ def _masked_fill(reader: Reader, call: Call) -> Any:
     return Seen(reader.torch_map(masked, (tensor, mask), above, call.name, linear=True), above)
 
 
-@reads(*MADE)
+@reads(*LIKE)
 def _filled(reader: Reader, call: Call) -> Seen:
     made = call.function(*call.args, **call.kwargs)  # anew: a call behind may have changed it
     return reader.constant(made, reader.layout)

@@ -583,10 +583,11 @@ def initialize_(
             "a module of its weights, whose state_dict() another network of these layers loads."
         )
     settings = {"start": AUTO, "method": _method(epochs, settings), **settings}
+    first = pair_of(next(iter(X), None)) if isinstance(X, DataLoader) else (X, y)
     if loss is None:
-        loss = _plain_loss(X, y)
+        loss = _plain_loss(first[1])
         sys.stdout.write(f"initialize_: {loss!r}, by the type of y; another is given by loss=\n")
-    lifted = lift(module, _example(X), loss=loss, show=False, **settings)
+    lifted = lift(module, _example(first[0]), loss=loss, show=False, **settings)
     if "refit_output" not in settings and not isinstance(X, DataLoader):
         lifted.refit_output = output_obstacle(lifted.network) is None
     lifted.fit(X, y, progress=progress)
@@ -595,10 +596,8 @@ def initialize_(
     return lifted.write_()
 
 
-def _plain_loss(X: Any, y: Any) -> Loss:
+def _plain_loss(y: Any) -> Loss:
     """Return the loss of what y plainly is: integers are classes, floats are numbers."""
-    if isinstance(X, DataLoader):
-        _, y = pair_of(next(iter(X), None))
     found = as_tensor("y", y)
     if found.dtype == torch.bool:
         raise DataError(
@@ -618,8 +617,6 @@ def _method(epochs: int, settings: Mapping[str, Any]) -> Minibatch:
 
 
 def _example(X: Any) -> Any:
-    if isinstance(X, DataLoader):
-        X, _ = pair_of(next(iter(X), None))
     if not isinstance(X, Tensor | np.ndarray | tuple | list):
         return X  # refused with words of its own
     return tuple(x[:2] for x in X) if isinstance(X, tuple | list) else X[:2]

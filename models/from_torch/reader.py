@@ -23,14 +23,13 @@ from liftednet.layers.layer import Layer
 from liftednet.layers.modules import Held, Layout, Mapped, RunningStatistics, Scale
 from liftednet.network import Network
 
+from ..bounds.tensors import LIKE
 from .tracing import TAKEN, Call, tensors_in, trace
 
 Row = Callable[["Reader", Call], Any]
 ROWS: dict[str, Row] = {}
 
 LAYER, STATES, PASSED, CURVED = "layer", "states", "passed through", "linearized"
-# Which take no values of their arguments:
-MADE = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
 HIDDEN = -1e30  # a score whose softmax is 0
 # Whose second argument multiplies the first:
 _FACTORS = ("linear", "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d")
@@ -237,7 +236,7 @@ class Reader:
     def _follow(self, call: Call) -> None:
         """Keep which tensors a call moves, and warn where samples meet in one."""
         given = [x for x in tensors_in([call.args, call.kwargs]) if self.moves(x)]
-        if not given or call.name in MADE:
+        if not given or call.name in LIKE:  # which take no values of their arguments
             return
         self.moving.update(id(x) for x in tensors_in(call.result))
         rows = [self._seen[id(x)].layout for x in given if id(x) in self._seen]

@@ -149,6 +149,13 @@ class Composition:
         """
         return self.both(x)[1](direction)
 
+    def tangent(self, x: Array) -> tuple[Array, Array]:
+        """Return J and c with y = J x + c near x, (inputs,); of kinks on one side."""
+        outputs = len(self.output.offset)
+        y, back = self.both(np.repeat(x[None], outputs, 0))
+        slopes = back(np.eye(outputs))
+        return slopes, y[0] - slopes @ x
+
     def both(self, x: Array) -> tuple[Array, Callable[[Array], Array]]:
         """Return y, (samples, outputs), and what returns gradients from directions."""
         values, arguments = self.passed(x)

@@ -148,10 +148,7 @@ def invert(
     composition = network.composition
     if all(curve.piecewise_linear for block in composition.blocks for curve in block.curves):
         return Inversion(found.x, found, *piece_of(composition, found.x))
-    count = len(wanted)
-    slopes = composition.gradient(np.repeat(found.x[None], count, 0), np.eye(count))
-    output = composition.forward(found.x)
-    return Inversion(found.x, found, slopes, output - slopes @ found.x, None, None)
+    return Inversion(found.x, found, *composition.tangent(found.x), None, None)
 
 
 def piece_of(composition: Composition, x: Array) -> tuple[Array, Array, Array, Array]:

@@ -625,9 +625,8 @@ class Local:
             if left() <= 0 or far < _LAST:
                 break
             self.low.value, self.high.value = v - far * width, v + far * width
-            y, back = search.network.both(np.repeat(v[None], self.shift.size, 0))
-            self.slopes.value = slopes = back(np.eye(self.shift.size))
-            self.shift.value = y[0] - slopes @ v
+            slopes, shift = search.network.tangent(v)
+            self.slopes.value, self.shift.value = slopes, shift
             promised, slack = 0.0, 0.0
             for turn in range(2):  # the second with the curvature that the first has met
                 there = self.solved()
