@@ -95,8 +95,7 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
             DataError: X, y, lengths or a setting cannot be used.
             SolverError: the training failed.
         """
-        lengths = None if lengths is None else np.asarray(plain(lengths))
-        X = self._checked_sequences(X, lengths)
+        X, lengths = self._checked_sequences(X, lengths)
         labels = np.asarray(plain(y))
         if labels.ndim not in (1, 2) or labels.shape != X.shape[: labels.ndim]:
             raise DataError(
@@ -129,8 +128,7 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
     def predict_proba(self, X: Any, lengths: ArrayLike | None = None) -> Rows:
         """Return probabilities, (samples, classes), or (samples, steps, classes)."""
         model_of(self)
-        lengths = None if lengths is None else np.asarray(plain(lengths))
-        X = self._checked_sequences(X, lengths)
+        X, lengths = self._checked_sequences(X, lengths)
         if X.shape[2] != self.n_features_in_:
             raise DataError(
                 f"X has {X.shape[2]} features, but {type(self).__name__} is expecting "
@@ -174,13 +172,13 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
             given["start"] = self.start
         return LiftedRNN(self.n_features_in_, self._hidden, outputs, self.activation, **given)
 
-    def _checked_sequences(self, X: Any, lengths: Rows | None) -> Rows:
+    def _checked_sequences(self, X: Any, lengths: Any) -> tuple[Rows, Rows | None]:
         if isinstance(X, list | tuple) and len({len(sequence) for sequence in X}) > 1:
             raise DataError(
                 "sequences of different lengths are given as one array (samples, steps, features), "
                 "padded at their ends, and as lengths=."
             )
-        X = plain(X)
+        X, lengths = plain(X), None if lengths is None else np.asarray(plain(lengths))
         with refusals(X=X):
             found: Rows = check_array(
                 X, dtype=FLOATS, ensure_2d=False, allow_nd=True, force_writeable=True,
@@ -195,7 +193,7 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
             found = np.where(_within(lengths, *found.shape[:2])[..., None], found, 0)
         with refusals(X=found):
             assert_all_finite(found, input_name="X")
-        return found
+        return found, lengths
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that X has three axes."""
