@@ -138,7 +138,8 @@ def test_constants_decide_as_they_are():
         chosen = torch.ones_like(h, dtype=torch.bool)
         chosen[:, 0] = False
         mask = torch.arange(4) == 3
-        return h.masked_fill(mask, 2.0) * chosen + h.new_zeros(len(h), 4).add_(h[:, [1]])
+        kept = 2 * nn.functional.softsign(torch.ones_like(h)) * chosen
+        return h.masked_fill(mask, 2.0) * kept + h.new_zeros(len(h), 4).add_(h[:, [1]])
 
     network = Step(step)
     w = network.layer.weight.detach()
