@@ -432,8 +432,8 @@ def _attacked(
     drawn = np.concatenate([x[None], region.drawn(_ATTACKS, np.random.default_rng(0))])
 
     def both(v: Array) -> tuple[Array, Array]:
-        rows = np.broadcast_to(direction, (len(v), len(direction)))
-        return composition.forward(v) @ direction, composition.gradient(v, rows)
+        y, back = composition.both(v)
+        return y @ direction, back(np.broadcast_to(direction, y.shape))
 
     best: Array = region.descended(drawn, both)[0]
     return best if float(composition.forward(best) @ direction) <= 0 else None
