@@ -230,6 +230,8 @@ class Lifted(Prepared):
 
     def _tried(self, choice: Choice, given: Given, constraints: Held) -> Problem | None:
         """Return what a method without a bound reaches, None where that does not meet the bound."""
+        from .certificate import certify
+
         assert self.lipschitz is not None  # it is what there is another choice for
         before, met = self._fit, False
         with Keeper(None, resume=False) as keeper:
@@ -238,19 +240,12 @@ class Lifted(Prepared):
                 self._train(choice, problem, keeper, False, None)
                 if self.interrupted:
                     raise KeyboardInterrupt
-                met = self._steepness() <= self.lipschitz
+                with suppress(LiftedError):  # what has no certificate is not known to meet it
+                    met = certify(self).lipschitz <= self.lipschitz
             finally:
                 if not met:  # nothing that breaks the bound is left
                     self._fit = before
         return problem if met else None
-
-    def _steepness(self) -> float:
-        """Return a Lipschitz constant on raw data: its certificate's, where there is one."""
-        from .certificate import certify
-
-        with suppress(LiftedError):
-            return certify(self).lipschitz
-        return math.inf
 
     def _prepare(self, choice: Choice, given: Given, constraints: Held, keeper: Keeper) -> Problem:
         """Return the problem of a method: where the last fit ended, or at the start."""
@@ -276,10 +271,15 @@ class Lifted(Prepared):
         generator = self._generator()
         share = self.validation_fraction if self.early_stopping else 0.0
         numbers, held = hold_out(some, share, generator)
+
+        def scaled(part: Data) -> Data:
+            if isinstance(method, Minibatch):
+                return standardization.later(completion.of(part))
+            return standardization.of(completion.of(part)).aligned()
+
+        data = scaled(raw)
+        whole = seen = data if some is raw else scaled(some)
         if isinstance(method, Minibatch):
-            data = whole = seen = standardization.later(completion.of(raw))
-            if some is not raw:
-                whole = seen = standardization.later(completion.of(some))
 
             def redrawn(source: torch.Generator) -> Data:
                 return standardization.of(completion.drawn(some, source))
@@ -287,13 +287,8 @@ class Lifted(Prepared):
             problem.batches = ArrayBatches(
                 seen, method.batch_size, generator, numbers, redrawn if completion.priors else None
             )
-            weights = self._weights_to_begin_with(structure, seen, standardization, self.warm_start)
-            problem.point = BatchSteps(structure, weights, method, generator)
-            problem.point.worst = self._worst_rows(structure, standardization)
+            problem.point = self._first_steps(structure, seen, standardization, method, generator)
         else:
-            data = whole = seen = standardization.of(completion.of(raw)).aligned()
-            if some is not raw:
-                whole = seen = standardization.of(completion.of(some)).aligned()
             if numbers is not None:
                 # in order, as rows of several processes are, which go on from each other's files
                 numbers = numbers.sort().values
@@ -309,11 +304,10 @@ class Lifted(Prepared):
 
             problem.limits = limits_in_training(self.network, constraints, seen, standardization)
         problem.memory, begun = keeper.begun(identity, data.like.device, len(seen))
-        if isinstance(method, Minibatch):
-            problem.memory["standardization"] = standardization.packed(self.network)
-            problem.trace = begun or problem.trace
-        else:
-            problem.trace = begun or Trace(_finite(problem.point.objective()))
+        if begun is not None:
+            problem.trace = begun
+        elif not isinstance(method, Minibatch):
+            problem.trace = Trace(_finite(problem.point.objective()))
         return problem
 
     def _prepare_loader(
@@ -348,9 +342,7 @@ class Lifted(Prepared):
         standardization = replace(standardization, still={})  # it may yet move in other batches
         first = standardization.of(raw)
         bounds = self._bounded(structure, standardization, lipschitz)
-        weights = self._weights_to_begin_with(bounds, first, standardization, self.warm_start)
-        point = BatchSteps(bounds, weights, method, self._generator())
-        point.worst = self._worst_rows(bounds, standardization)
+        point = self._first_steps(bounds, first, standardization, method, self._generator())
         identity = partial(described_training, self, bounds, method, raw, batches)
         memory, begun = keeper.begun(identity, first.like.device, len(first))
         if memory:  # the batches that came first then were others
@@ -364,15 +356,18 @@ class Lifted(Prepared):
             standardization=standardization, completion=WHOLE, chosen=str(choice),
         )  # fmt: skip
 
-    def _worst_rows(
-        self, structure: Structure, standardization: Standardization
-    ) -> WorstRows | None:
-        """Return what finds the worst rows of a batch, where X is uncertain."""
-        if self.uncertainty is None:
-            return None
-        known = standardization.moments
-        scales = {x: known[x].scale for x in self.network.inputs if x in known}
-        return WorstRows(structure, self.uncertainty, scales)
+    def _first_steps(
+        self, structure: Structure, data: Data, standardization: Standardization,
+        method: Minibatch, generator: torch.Generator,
+    ) -> BatchSteps:  # fmt: skip
+        """Return the steps of minibatches, on worst rows where X is uncertain."""
+        weights = self._weights_to_begin_with(structure, data, standardization, self.warm_start)
+        point = BatchSteps(structure, weights, method, generator)
+        if self.uncertainty is not None:
+            known = standardization.moments
+            scales = {x: known[x].scale for x in self.network.inputs if x in known}
+            point.worst = WorstRows(structure, self.uncertainty, scales)
+        return point
 
     # What a fit leaves.
 
@@ -387,12 +382,13 @@ class Lifted(Prepared):
             trained = isinstance(method, Global)  # by a convex problem that has them
             hold(self, constraints, given[0], progress, on_step, given[2], trained)
         elif self.refit_output and not self.interrupted:
-            self._refit_outputs()
-        if (
-            isinstance(method, Minibatch)
-            and not constraints
-            and not isinstance(given[0], DataLoader)
-        ):
+            fitted, source = self._known, self._generator()
+            weights = refitted(
+                fitted.structure, fitted.weights, self._on_data(), source, self.solver
+            )
+            self._fit = replace(fitted, weights=tuple(weights), blocks=None)
+        by_batches = isinstance(method, Minibatch) and not isinstance(given[0], DataLoader)
+        if by_batches and not constraints:
             fitted = self._known
             weights = levelled(fitted.structure, fitted.weights, seen)
             self._fit = replace(fitted, weights=tuple(weights))
@@ -405,12 +401,6 @@ class Lifted(Prepared):
             self._known.structure, self._by_parameter(), seen, pruned=pruned,
             evidence=max(looks, default=None), held=bool(constraints),
         )  # fmt: skip
-
-    def _refit_outputs(self) -> None:
-        """Fit the last layers once more, to the features of a forward pass."""
-        fitted = self._known
-        given = fitted.structure, fitted.weights, self._on_data(), self._generator(), self.solver
-        self._fit = replace(fitted, weights=tuple(refitted(*given)), blocks=None)
 
     def with_weights(self, weights: Sequence[Weights], *, per_step: bool | None = None) -> Self:
         """Take weights as if they were fitted: the model predicts, and `fit` starts from them.

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from liftednet import errors
 from liftednet.errors import DataError, DeclarationError, SolverError
+from liftednet.lazy import optimize
 from liftednet.losses import Loss
 from liftednet.samples import Weights
 from liftednet.validation import model_of, require_count
@@ -208,7 +208,7 @@ def _missing(layer: HiddenLayer, problem: OneLayer, units: Units, f: Tensor) -> 
     def objective(t: float) -> float:
         return float(problem.scores.value(f + t * (h - h.mean()) * z)) + 2 * problem.rho * t
 
-    most = minimize_scalar(objective).x
+    most = optimize.minimize_scalar(objective).x
     if not most > 0 or objective(most) >= objective(0.0):
         return None
     root = most**0.5
