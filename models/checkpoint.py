@@ -364,7 +364,10 @@ def packed(value: Any, tensors: dict[str, Tensor], names: dict[Any, str]) -> Any
     if isinstance(value, list | tuple):
         return [packed(each, tensors, names) for each in value]
     if isinstance(value, OfSamples):
-        return _packed_samples(value, tensors, names)
+        whole = value.tensor
+        if processes.size() > 1:
+            whole = _laid_as(processes.collected(whole, value.axis), whole)
+        return {**packed(whole, tensors, names), "$samples": value.axis}
     if not isinstance(value, Tensor):
         return value
     place = value.data_ptr(), value.dtype, value.shape, value.stride()
@@ -373,21 +376,6 @@ def packed(value: Any, tensors: dict[str, Tensor], names: dict[Any, str]) -> Any
     offset = value.data_ptr() % _CACHE_LINE // value.element_size()  # in whole entries
     stride = list(value.contiguous().stride() if 0 in value.stride() else value.stride())
     return {"$tensor": name, "stride": stride, "offset": offset}
-
-
-def _packed_samples(value: OfSamples, tensors: dict[str, Tensor], names: dict[Any, str]) -> Any:
-    """Return the rows of all processes, and in which order the axes of these lie in memory."""
-    found = {"$samples": value.axis}
-    if processes.size() == 1:
-        return {**packed(value.tensor, tensors, names), **found}
-    whole = processes.collected(value.tensor, value.axis).contiguous()
-    name = names.setdefault(object(), str(len(names)))
-    tensors[name] = whole
-    strides = value.tensor.stride()
-    order = sorted(range(whole.ndim), key=lambda axis: -strides[axis])
-    laid = whole.new_empty([whole.shape[axis] for axis in order], device="meta")
-    stride = list(laid.permute([order.index(axis) for axis in range(whole.ndim)]).stride())
-    return {"$tensor": name, "stride": stride, "offset": 0, **found}
 
 
 def unpacked(
@@ -410,7 +398,12 @@ def unpacked(
     if "$tensor" not in value:
         return {name: unpacked(each, tensors, device, own) for name, each in value.items()}
     if "$samples" in value:
-        return _unpacked_samples(value, tensors, device, own)
+        about = dict(value)
+        axis = about.pop("$samples")
+        whole = unpacked(about, tensors, device)
+        if own is None:
+            return OfSamples(whole, axis)
+        return OfSamples(_laid_as(whole.narrow(axis, own.start, own.stop - own.start), whole), axis)
     found, stride = tensors[value["$tensor"]], value["stride"]
     target = device if found.is_floating_point() else found.device
     span = 1 + sum((n - 1) * step for n, step in zip(found.shape, stride, strict=True))
@@ -418,15 +411,8 @@ def unpacked(
     return room.as_strided(found.shape, stride, value["offset"]).copy_(found)
 
 
-def _unpacked_samples(
-    value: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device, own: slice | None
-) -> OfSamples:
-    """Return the rows of this process, their axes in the order in which they lay."""
-    axis = value["$samples"]
-    plain = {name: each for name, each in value.items() if name != "$samples"}
-    whole = unpacked(plain, tensors, device)
-    if own is None:
-        return OfSamples(whole, axis)
-    order = sorted(range(whole.ndim), key=lambda place: -whole.stride(place))
-    rows = whole.narrow(axis, own.start, own.stop - own.start).permute(order).contiguous()
-    return OfSamples(rows.permute([order.index(place) for place in range(whole.ndim)]), axis)
+def _laid_as(rows: Tensor, like: Tensor) -> Tensor:
+    """Return rows whose axes lie in memory in the order of another tensor's, without gaps."""
+    strides = like.stride()
+    order = sorted(range(rows.ndim), key=lambda axis: -strides[axis])
+    return rows.permute(order).contiguous().permute([order.index(n) for n in range(rows.ndim)])
