@@ -543,14 +543,9 @@ def _pair(bounds: object) -> tuple[float, float]:
     return bounds[0], bounds[1]
 
 
-def weighed_in(expression: Expression) -> Iterator[Applied]:
-    """Yield the layers with weights in an expression, arguments first."""
-    return (layer for layer in layers_in(expression) if layer.weights is not None)
-
-
 def parameters_of(expression: Expression) -> Iterator[Parameter]:
     """Yield the weights in an expression, arguments first."""
-    return (layer.weights for layer in weighed_in(expression) if layer.weights is not None)
+    return (layer.weights for layer in layers_in(expression) if layer.weights is not None)
 
 
 def _states(expression: Expression, delayed: bool) -> Iterator[State]:

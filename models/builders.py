@@ -33,6 +33,7 @@ from liftednet.validation import is_integer, require_flag
 from .lifted import Lifted
 from .settings import one_for_each, passes_settings
 from .shapes import input_convex
+from .starts import recurrent_layers
 
 
 @passes_settings
@@ -188,23 +189,6 @@ def _checked_activations(
     return given
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One recurrent layer in one direction.
-
-    Attributes:
-        layer: from 0 at the input.
-        backward: whether it runs from the last step to the first.
-        inputs: features that come from below.
-        units: states.
-    """
-
-    layer: int
-    backward: bool
-    inputs: int
-    units: int
-
-
 @dataclass(frozen=True, eq=False)
 class CellWeights:
     """One recurrent layer in one direction: H_t = phi(H_{t-1} W + X_t U_0 + b_0).
@@ -268,22 +252,43 @@ class LiftedRNN(Lifted):
         **settings: Any,
     ) -> None:
         """Build the layers, and check what can be checked before there are data."""
-        hidden = _checked_units(input_size, hidden_size, output_size)
+        sizes = _checked_units(input_size, hidden_size, output_size)
+        self.input_size, self.hidden_size, self.output_size = sizes
         require_flag("bidirectional", bidirectional)
         require_flag("learn_initial_state", learn_initial_state)
         self.loss = _of_pre_activations(CrossEntropy() if loss is None else loss_of(loss))
         self.activation = _by_unit(ReLU() if activation is None else activation_of(activation))
-        self.layer_cells = cells_of(int(input_size), hidden, bidirectional)
-        self.learn_initial_state, self.output_size = learn_initial_state, int(output_size)
-        network = recurrent(
-            self.layer_cells, self.output_size, self.activation, self.loss, learn_initial_state
-        )
-        super().__init__(network, **settings)
+        self.bidirectional, self.learn_initial_state = bidirectional, learn_initial_state
+        super().__init__(self._layers(), **settings)
+
+    def _layers(self) -> Network:
+        """Return layers of cells and a readout, each cell in its own order of time.
+
+        Lifted Recurrent Neural Networks, section 3. A learned initial state is a step before all,
+        driven by a weight of its own.
+        """
+        network, before = Network(), int(self.learn_initial_state)
+        x: Expression = network.input(self.input_size, sequence=True)
+        below: Expression = x
+        for units in self.hidden_size:
+            seen = []
+            for backward in (False, True) if self.bidirectional else (False,):
+                own = reverse(below) if backward else below
+                if before:
+                    longer = pad_first(own)
+                    own = concatenate(longer, first_step(pad_first(x)))
+                h: State = network.state(self.activation, units=units, initial_steps=before)
+                h.of(dense(concatenate(delay(h), own), units))
+                natural: Expression = drop_first(h) if before else h
+                seen.append(reverse(natural) if backward else natural)
+            below = concatenate(*seen)
+        network.loss(self.loss, dense(below, self.output_size))
+        return network
 
     def _declared(self) -> dict[str, Any]:
         return {
-            "input_size": self.layer_cells[0].inputs,
-            "hidden_size": [cell.units for cell in self.layer_cells if not cell.backward],
+            "input_size": self.input_size,
+            "hidden_size": self.hidden_size,
             "output_size": self.output_size,
             "activation": self.activation,
             "loss": self.loss,
@@ -291,17 +296,20 @@ class LiftedRNN(Lifted):
         }
 
     @property
-    def bidirectional(self) -> bool:
-        """Whether every layer also runs from the last step to the first."""
-        return any(cell.backward for cell in self.layer_cells)
-
-    @property
     def cells(self) -> tuple[CellWeights, ...]:
         """The weights of every cell in parts, layer by layer, forward before backward."""
-        return tuple(
-            _cell_weights(cell, layer, self.activation, self.learn_initial_state)
-            for cell, layer in zip(self.layer_cells, self.weights, strict=False)
-        )
+        found = list[CellWeights]()
+        layers = zip(self.weights, recurrent_layers(self.network).values(), strict=False)
+        for number, (layer, (units, inputs)) in enumerate(layers):
+            assert layer.bias is not None  # every cell has one
+            rest, initial = layer.matrix[units:], layer.bias.new_zeros(units)
+            if self.learn_initial_state:
+                first = rest[inputs:].sum(0) + layer.bias
+                initial = self.activation.forward(first.unsqueeze(0))[0]
+            backward = self.bidirectional and number % 2 == 1
+            own = layer.matrix[:units], rest[:inputs], layer.bias, initial
+            found.append(CellWeights(*own, backward))
+        return tuple(found)
 
     @property
     def readout(self) -> Weights:
@@ -309,55 +317,16 @@ class LiftedRNN(Lifted):
         return self.weights[-1]
 
 
-def recurrent(
-    cells: Sequence[Cell],
-    outputs: int,
-    activation: Activation,
-    loss: FenchelYoungLoss,
-    learned_start: bool = False,
-) -> Network:
-    """Return layers of cells and a readout, each cell in its own order of time.
-
-    Lifted Recurrent Neural Networks, section 3. A learned initial state is a step before all,
-    driven by a weight of its own.
-    """
-    network, before = Network(), int(learned_start)
-    x: Expression = network.input(cells[0].inputs, sequence=True)
-    below: Expression = x
-    for layer in range(cells[-1].layer + 1):
-        seen = []
-        for cell in (cell for cell in cells if cell.layer == layer):
-            own = reverse(below) if cell.backward else below
-            if before:
-                longer = pad_first(own)
-                own = concatenate(longer, first_step(pad_first(x)))
-            h: State = network.state(activation, units=cell.units, initial_steps=before)
-            h.of(dense(concatenate(delay(h), own), cell.units))
-            natural: Expression = drop_first(h) if before else h
-            seen.append(reverse(natural) if cell.backward else natural)
-        below = concatenate(*seen)
-    network.loss(loss, dense(below, outputs))
-    return network
-
-
-def cells_of(inputs: int, hidden: Sequence[int], bidirectional: bool) -> tuple[Cell, ...]:
-    """Return the cells, layer by layer, forward before backward."""
-    cells: list[Cell] = []
-    directions = (False, True) if bidirectional else (False,)
-    for layer, units in enumerate(hidden):
-        cells += [Cell(layer, backward, inputs, units) for backward in directions]
-        inputs = units * len(directions)
-    return tuple(cells)
-
-
-def _checked_units(inputs: int, hidden: int | Sequence[int], outputs: int) -> tuple[int, ...]:
+def _checked_units(
+    inputs: int, hidden: int | Sequence[int], outputs: int
+) -> tuple[int, list[int], int]:
     layers = tuple(hidden) if isinstance(hidden, Sequence) else (hidden,)
     if not layers or not all(is_integer(x) and x > 0 for x in (inputs, *layers, outputs)):
         raise DataError(
             "input_size, hidden_size (or each of several) and output_size must be positive "
             f"integers, got {inputs!r}, {hidden!r} and {outputs!r}."
         )
-    return tuple(int(size) for size in layers)
+    return int(inputs), [int(size) for size in layers], int(outputs)
 
 
 def _of_pre_activations(loss: Loss) -> FenchelYoungLoss:
@@ -377,15 +346,3 @@ def _by_unit(activation: Activation) -> Activation:
             'unit, and fall nowhere, as "tanh" and "relu" do.'
         )
     return activation
-
-
-def _cell_weights(
-    cell: Cell, layer: Weights, activation: Activation, learned_start: bool
-) -> CellWeights:
-    assert layer.bias is not None  # every cell has one
-    recurrent_part, rest = layer.matrix[: cell.units], layer.matrix[cell.units :]
-    first = rest[cell.inputs :].sum(0) + layer.bias
-    initial = activation.forward(first.unsqueeze(0))[0]
-    if not learned_start:
-        initial = initial.new_zeros(cell.units)
-    return CellWeights(recurrent_part, rest[: cell.inputs], layer.bias, initial, cell.backward)

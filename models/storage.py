@@ -248,9 +248,10 @@ def _arguments_of(model: Any) -> Arguments:
         layers = model.network.parameters[: len(model.sizes) - 1]
         found["bias"] = True if model.convex is True else [parameter.bias for parameter in layers]
     elif isinstance(model, LiftedRNN):
-        names = ("output_size", "loss", "bidirectional", "learn_initial_state")
-        found["input_size"] = model.layer_cells[0].inputs
-        found["hidden_size"] = [cell.units for cell in model.layer_cells if not cell.backward]
+        names = (
+            "input_size", "hidden_size", "output_size", "loss", "bidirectional",
+            "learn_initial_state",
+        )  # fmt: skip
     else:
         names = ()
     return {**found, **{name: getattr(model, name) for name in names}}

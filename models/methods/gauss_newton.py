@@ -27,7 +27,6 @@ from liftednet.layers.expression import (
 )
 from liftednet.layers.time import Timeline
 from liftednet.losses import Likelihood
-from liftednet.network import weighed_in
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.validation import require_count, require_flag, require_positive
 
@@ -285,7 +284,7 @@ def forward_of(blocks: Blocks) -> Forward:
 
 def _between_layers(structure: Structure) -> Iterator[tuple[int, int]]:
     """Yield the numbers of the weights below and above kinked states that one dense layer reads."""
-    layers = _weighed(structure)
+    layers = [one for (one,) in structure.layers.values()]
     for state in structure.states:
         below = [n for n, layer in enumerate(layers) if layer is state.argument]
         above = [n for n, layer in enumerate(layers) if layer.arguments == (state,)]
@@ -350,18 +349,9 @@ def _rows_by_sample(
     return found.unsqueeze(1) if found.ndim == 2 else found
 
 
-def _weighed(structure: Structure) -> list[Applied]:
-    """Return the layers with weights, in the order of a forward pass, each once."""
-    arguments = [state.argument for state in structure.states]
-    arguments += [term.argument for term in structure.network.terms]
-    return list(dict.fromkeys(layer for x in arguments for layer in weighed_in(x)))
-
-
 def of_plain_layers(structure: Structure) -> bool:
     """Return whether every weight stands in one dense layer."""
-    layers = _weighed(structure)
-    plain = all(layer.layer.plain for layer in layers)
-    return plain and [layer.weights for layer in layers] == structure.parameters
+    return all(len(x) == 1 and x[0].layer.plain for x in structure.layers.values())
 
 
 class _Function:
@@ -419,15 +409,11 @@ class _Function:
         known: dict[int, Any] = {}
         passed = self._structure.passed(self._values(weights, data), known)
         outputs, found = self._outputs(passed, known), []
-        for layer in self._weighed:
+        for (layer,) in self._structure.layers.values():
             (x,) = arguments_of(layer, passed, known)
             rows = torch.cat([x, x.new_ones(len(x), 1)], 1) if layer.layer.bias else x
             found.append((rows, known[id(layer)]))
         return outputs, found
-
-    @cached_property
-    def _weighed(self) -> list[Applied]:
-        return _weighed(self._structure)
 
     def _values(self, weights: tuple[Tensor, ...], data: tuple[Tensor, ...]) -> dict[Variable, Any]:
         values: dict[Variable, Any] = {
