@@ -7,7 +7,7 @@ step: a step is a dozen operations on small tensors, whose nodes would cost more
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from liftednet.errors import DataError
 from liftednet.layers.expression import TIME, Applied, Expression, Variable, affine_in, value_of
 from liftednet.layers.time import Delay, delayed
 from liftednet.maps import Moved, Times, chain
-from liftednet.network import State
+from liftednet.network import State, layers_in
 from liftednet.samples import Weights
 
 Values = dict[Any, Any]  # of variables, by their identity
@@ -154,86 +154,34 @@ def _zeros(state: State, values: Values) -> Tensor:
     return like.new_zeros(timeline.steps, timeline.known.shape[0], state.units)
 
 
-class _Moment:
-    """The values of one step, and what the next may ask of it."""
-
-    def __init__(
-        self,
-        values: Values,
-        like: Tensor,
-        given: Callable[[Expression], Tensor | None],
-        previous: _Moment | None,
-    ) -> None:
-        """Begin without values.
-
-        Args:
-            values: of the weights, among others.
-            like: (samples, any) of the type of the values.
-            given: returns what is known of an expression at this step, else None.
-            previous: the step before; None for none.
-        """
-        self._values, self._like, self._given = values, like, given
-        self._previous = previous
-        self._known: dict[int, Tensor] = {}
-
-    def pass_forward(self, states: Sequence[State], activate: Activate) -> list[Tensor]:
-        """Return states at this step, with what is delayed, and forget the last."""
-        for state in states:
-            self._known[id(state)] = activate(state, self.value(state.argument))
-        for state in states:
-            for expression in delayed_in(state.argument):
-                self.value(expression)
-        self._previous = None
-        return [self._known[id(state)] for state in states]
-
-    def value(self, expression: Expression) -> Tensor:
-        """Return an expression at this step, (samples, units)."""
-        if id(expression) not in self._known:
-            found = self._given(expression)
-            if found is None:
-                assert isinstance(expression, Applied)  # states and inputs are known already
-                found = self._applied(expression)
-            self._known[id(expression)] = found
-        return self._known[id(expression)]
-
-    def _applied(self, expression: Applied) -> Tensor:
-        if isinstance(expression.layer, Delay):
-            inside = expression.arguments[0]
-            if self._previous is None:
-                return self._like.new_zeros(self._like.shape[0], inside.units)
-            return self._previous.value(inside)
-        weights = None if expression.weights is None else self._values[expression.weights]
-        return expression.layer.value([self.value(x) for x in expression.arguments], weights)
-
-
 def _stepwise(
     group: Sequence[State], values: Values, known: dict[int, Any], activate: Activate, ends: bool
 ) -> list[Tensor]:
     """Return states that depend on one another through delays, (steps, samples, units) each."""
-    cut: dict[int, tuple[Tensor, ...]] = {}
-
-    def given(step: int, expression: Expression) -> Tensor | None:
-        """Return a step of what does not depend on the states, cut apart once."""
-        if expression.variables & set(group):
-            return None
-        if id(expression) not in cut:
-            cut[id(expression)] = value_of(expression, values, known).unbind()
-        return cut[id(expression)][step]
-
-    rows, moment = [], None
-    for step, like in enumerate(_zeros(group[0], values).unbind()):
-        moment = _Moment(values, like, partial(given, step), moment)
+    own, arguments = set(group), [state.argument for state in group]
+    outside = {x: value_of(x, values, known).unbind() for x in _without(own, arguments)}
+    delays = [x for x in layers_in(*arguments) if isinstance(x.layer, Delay) and x.variables & own]
+    like, rows = _zeros(group[0], values), []
+    before = {id(x): like.new_zeros(like.shape[1], x.units) for x in delays}
+    for step in range(len(like)):
+        here = {x: each[step] for x, each in outside.items()}
+        moment: Values = {**values, **here}
+        made = {**before, **{id(x): row for x, row in here.items()}}
         activated = _until_end(activate, group[0], values, step) if ends else activate
-        rows.append(moment.pass_forward(group, activated))
+        for state in group:
+            moment[state] = activated(state, value_of(state.argument, moment, made))
+        before = {id(x): value_of(x.arguments[0], moment, made) for x in delays}
+        rows.append([moment[state] for state in group])
     return [torch.stack(found) for found in zip(*rows, strict=True)]
 
 
-def delayed_in(expression: Expression) -> list[Expression]:
-    """Return what stands behind a delay in an expression."""
-    if not isinstance(expression, Applied):
-        return []
-    inside = [y for x in expression.arguments if isinstance(x, Expression) for y in delayed_in(x)]
-    return [*inside, expression.arguments[0]] if isinstance(expression.layer, Delay) else inside
+def _without(states: set[State], expressions: Iterable[Any]) -> Iterator[Expression]:
+    """Yield the largest parts of expressions that do not depend on states."""
+    for x in expressions:
+        if isinstance(x, Expression) and not x.variables & states:
+            yield x
+        elif isinstance(x, Applied):
+            yield from _without(states, x.arguments)
 
 
 Passed = Sequence[Tensor]  # W x + b and V h_(t-1) + c of all steps, and the states
