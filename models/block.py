@@ -464,7 +464,7 @@ def row_weights(values: Mapping[Variable, Any], like: Tensor) -> Tensor | None:
 def counted(
     values: Mapping[Variable, Any],
     last_only: frozenset[Label],
-    target: State | Label,
+    target: Variable,
     argument: Expression,
 ) -> Tensor | None:
     """Return (steps, samples) booleans, the steps that count; None where all rows do."""
@@ -479,7 +479,7 @@ def counted(
 def rows_that_count(
     values: Mapping[Variable, Any],
     last_only: frozenset[Label],
-    target: State | Label,
+    target: Variable,
     argument: Expression,
     *beside: Tensor,
 ) -> tuple[Any, ...]:

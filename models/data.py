@@ -140,28 +140,17 @@ class Data:
         Error bars and objectives of the fit are asked of them later.
         """
         given = [v for v in self.values.values() if isinstance(v, Tensor)]
-        if sum(v.numel() for v in given) > _KEPT:
-            return self
-        own = {x: v.clone() if isinstance(v, Tensor) else v for x, v in self.values.items()}
-        return replace(self, values=own)
+        few = sum(v.numel() for v in given) <= _KEPT
+        return self.changed(Tensor.clone) if few else self
 
     def aligned(self) -> Data:
         """Return the data as torch lays tensors: a product rounds by where its factors begin."""
-        laid = {
-            x: v.clone() if isinstance(v, Tensor) and v.data_ptr() % _CACHE_LINE else v
-            for x, v in self.values.items()
-        }
-        return replace(self, values=laid)
+        return self.changed(lambda v: v.clone() if v.data_ptr() % _CACHE_LINE else v)
 
-    def to(self, device: str) -> Data:
-        """Return the data on a device."""
-        moved: Values = {}
-        for variable, value in self.values.items():
-            if isinstance(value, Timeline):
-                moved[variable] = Timeline(value.steps, value.known, torch.device(device))
-            else:
-                moved[variable] = value.to(device)
-        return replace(self, values=moved)
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Data:
+        """Return the data with a change of all tensors."""
+        values = {x: change(v) if isinstance(v, Tensor) else v for x, v in self.values.items()}
+        return replace(self, values=values)
 
     @property
     def like(self) -> Tensor:
@@ -215,14 +204,14 @@ def prepared(
     timeline = _timeline(values, lengths)
     if timeline is not None:
         values = {x: _zero_beyond(x, v, timeline) for x, v in values.items()}
-        values[TIME] = timeline
     elif network.steps is not None:  # of samples that hold their steps in one row
-        timeline = Timeline(network.steps, torch.full((len(Data(values)),), network.steps))
-        values[TIME] = timeline
+        timeline = Timeline(network.steps, torch.full((len(first),), network.steps))
     for variable in given:
         if not variable.sequence or timeline is None:
             _require_finite_input(variable, values[variable])
         values[variable] = values[variable].to(device=device, dtype=dtype)
+    if timeline is not None:
+        values[TIME] = replace(timeline, device=torch.device(device))
     values.update(network.ends(values))
     data = Data(values)
     if sample_weight is not None:
@@ -230,7 +219,7 @@ def prepared(
         require_sample_weights(weights, len(data), part)
         values[SAMPLE_WEIGHTS] = weights
     if y is None:
-        return data.to(device)
+        return data
     labels = [term.label for term in network.terms]
     last_only = set()
     for term, array in zip(network.terms, _by_variable("y", labels, y).values(), strict=True):
@@ -240,7 +229,7 @@ def prepared(
         if last:
             last_only.add(term.label)
     coarser = {x: v.dtype for x, v in given.items() if _is_coarser(v.dtype, dtype)}
-    return Data(values, frozenset(last_only), coarser=coarser).to(device)
+    return Data(values, frozenset(last_only), coarser=coarser)
 
 
 def _is_coarser(kind: torch.dtype, other: torch.dtype) -> bool:
@@ -614,10 +603,7 @@ class LoaderBatches:
             raise DataError("a batch of the DataLoader is empty.")
         if self._dtype is None or found.like.dtype is self._dtype:
             return found
-        values = {
-            x: v.to(self._dtype) if isinstance(v, Tensor) else v for x, v in found.values.items()
-        }
-        return replace(found, values=values)
+        return found.changed(lambda v: v.to(self._dtype))
 
 
 Batches = ArrayBatches | LoaderBatches

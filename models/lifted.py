@@ -328,9 +328,7 @@ class Lifted(Prepared):
                 "A DataLoader needs inputs that are seen as they are, and "
                 f"{missing[0]} is declared with missing entries: call fit(X, y) on arrays."
             )
-        batches = LoaderBatches(
-            loader, lambda X, y: self._checked_data(X, y, None, None, None, True)
-        )
+        batches = LoaderBatches(loader, lambda X, y: self._checked_data(X, y, None, None, True))
         if constraints:
             raise DataError("constraints speak of all samples at once: give X and y as arrays.")
         raw = batches.first()

@@ -112,8 +112,6 @@ class Prepared(Predictor):
         y: Any,
         lengths: Lengths = None,
         sample_weight: ArrayLike | None = None,
-        *,
-        dtype: Any = None,
     ) -> Data:
         if y is None and isinstance(X, DataLoader):
             raise DataError(
@@ -125,7 +123,7 @@ class Prepared(Predictor):
             raise DataError(f"y is missing: fit(X, y){hint}.")
         several = processes.size() > 1
         with processes.agreed():
-            found = self._checked_data(X, y, lengths, sample_weight, dtype, several)
+            found = self._checked_data(X, y, lengths, sample_weight, several)
         if several:
             refuse_shares(self.network, found)
         elif not len(found):
@@ -133,10 +131,10 @@ class Prepared(Predictor):
         return _weighed(found)
 
     def _checked_data(
-        self, X: Any, y: Any, lengths: Lengths, sample_weight: Any, dtype: Any, part: bool
+        self, X: Any, y: Any, lengths: Lengths, sample_weight: Any, part: bool
     ) -> Data:
         return prepared(
-            self.network, X, y, lengths, dtype=dtype or self._dtype, device=self.device, part=part,
+            self.network, X, y, lengths, dtype=self._dtype, device=self.device, part=part,
             sample_weight=sample_weight,
         )  # fmt: skip
 

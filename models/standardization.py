@@ -23,7 +23,7 @@ from liftednet import processes
 from liftednet.activations import Identity
 from liftednet.errors import DataError
 from liftednet.layers.dense import Dense
-from liftednet.layers.expression import SAMPLE_WEIGHTS, TIME, Applied, Expression, Input, Parameter
+from liftednet.layers.expression import TIME, Applied, Expression, Input, Parameter
 from liftednet.layers.join import Concatenation
 from liftednet.layers.projection import Ends
 from liftednet.layers.time import Reverse
@@ -344,10 +344,10 @@ def standardization_of(
 def spreads_of(network: Network, data: Data) -> Spreads:
     """Return where the values lie: of channels of inputs, or features, and of targets."""
     found: Spreads = {}
-    timeline = data.values.get(TIME)
     for variable in network.inputs:
-        mask = timeline.valid if variable.sequence and timeline is not None else None
-        rows, weights = _rows(data, variable, mask)
+        rows, weights = rows_that_count(
+            data.values, data.last_only, variable, variable, data.values[variable]
+        )
         channels = variable.shape[0]
         each = rows.shape[-1] // channels
         if each > 1:
@@ -384,7 +384,8 @@ def _moments(network: Network, spreads: Spreads, data: Data) -> dict[Input | Lab
         if isinstance(name, Input):
             known = _of_inputs(found, name.units // name.shape[0], data.rounding(name))
         else:
-            known = _of_targets(found, data.rounding(name))
+            varies = _varies(found, data.rounding(name))
+            known = Moments(found.mean, found.deviation.where(varies, 1.0))
         moments[name] = known.to(data.like)
     for term in network.terms:  # a nearest point is one in any unit, but not in several, as delta
         own = ends_of(term.argument) is not None or term.loss.robust
@@ -420,15 +421,6 @@ def _near(y: Tensor, weights: Tensor | None) -> Tensor:
     return torch.maximum(torch.minimum(y, high + reach), low - reach)
 
 
-def _rows(data: Data, variable: Input, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Return the rows of a variable that count, (rows, units), and how often each does."""
-    values, weights = data.values[variable], data.values.get(SAMPLE_WEIGHTS)
-    if weights is not None:
-        weights = weights.expand(values.shape[:-1])
-        weights = weights.flatten() if mask is None else weights[mask]
-    return values.flatten(0, -2) if mask is None else values[mask], weights
-
-
 def _of_inputs(found: Spread, each: int, rounding: float) -> Moments:
     """Return the moments of features, or of channels of so many entries each."""
     varies = _varies(found, rounding)
@@ -445,10 +437,6 @@ def _of_inputs(found: Spread, each: int, rounding: float) -> Moments:
 def _several_units(found: Spread, rounding: float) -> bool:
     ranges = found.largest[_varies(found, rounding)]
     return bool(len(ranges)) and float(ranges.max()) > _ONE_UNIT * float(ranges.min())
-
-
-def _of_targets(found: Spread, rounding: float) -> Moments:
-    return Moments(found.mean, found.deviation.where(_varies(found, rounding), 1.0))
 
 
 def _varies(found: Spread, rounding: float) -> Tensor:

@@ -140,7 +140,7 @@ READY: Any = list(zip(ROWS.split(25), LABELS.split(25), strict=True))
 def test_a_loader_shares_penalties_over_the_samples_that_it_yields(loader):
     """Not over those of its dataset, of which ready batches, samplers and drop_last take others."""
     model = _model()
-    batches = LoaderBatches(loader, lambda x, y: model._checked_data(x, y, None, None, None, True))
+    batches = LoaderBatches(loader, lambda x, y: model._checked_data(x, y, None, None, True))
     batches.first()
     assert batches.samples == sum(len(y) for _, y in loader)
 
