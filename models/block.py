@@ -226,13 +226,6 @@ class Blocks:
         for part in row_parts(rest):
             yield {**weights, **{x: v[part] for x, v in rest.items()}}
 
-    @property
-    def samples(self) -> int:
-        """The number of samples, or of sequences."""
-        if TIME in self.values:
-            return len(self.values[TIME].known)
-        return len(self.values[self.network.inputs[0]])
-
     # The point.
 
     @property

@@ -172,19 +172,8 @@ class Completion:
     priors: Mapping[Input, Factors] = field(default_factory=dict)
     labels: Sequence[Label] = ()
 
-    def of(self, data: Data) -> Data:
-        """Return data with the means of what was not seen."""
-        return self._completed(data, None)
-
-    def drawn(self, data: Data, generator: torch.Generator) -> Data:
-        """Return data with draws of what was not seen, given the labels, too."""
-        return self._completed(data, generator)
-
-    def spread(self, data: Data) -> Data:
-        """Return draws that spread as the data do, of which the means spread less."""
-        return self.drawn(data, torch.Generator().manual_seed(0))
-
-    def _completed(self, data: Data, generator: torch.Generator | None) -> Data:
+    def of(self, data: Data, generator: torch.Generator | None = None) -> Data:
+        """Return data with the means of what was not seen, or with draws, given the labels, too."""
         if not self.priors:
             return data
         values = dict(data.values)

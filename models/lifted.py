@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -222,11 +222,15 @@ class Lifted(Prepared):
         if problem.validate is not None:
             steps = stopped_early(steps, problem)
         problem.trace.method, problem.trace.reason = choice.method, choice.reason
-        with _hinting(problem.seen):
+        try:
             run(
                 problem.trace, steps, problem.memory, partial(self._keep, problem), keeper=keeper,
                 max_iter=_most(choice.method, problem), progress=progress, on_step=on_step,
             )  # fmt: skip
+        except SolverError as error:
+            if hint := scale_hint(problem.seen):
+                raise SolverError(f"{error}{hint}", error.solution) from error
+            raise
 
     def _tried(self, choice: Choice, given: Given, constraints: Held) -> Problem | None:
         """Return what a method without a bound reaches, None where that does not meet the bound."""
@@ -260,9 +264,8 @@ class Lifted(Prepared):
         few = few and not self.early_stopping  # which holds out rows, whatever equals them
         some = raw.merged() if few and not isinstance(method, FullBatch) else raw
         completion = completion_of(self.network, some)
-        standardization = self._standardization(
-            completion.spread(some), self.warm_start, choice.lipschitz
-        )
+        spread = completion.of(some, torch.Generator().manual_seed(0))  # as data; means do less
+        standardization = self._standardization(spread, self.warm_start, choice.lipschitz)
         structure = self._bounded(structure, standardization, choice.lipschitz)
         problem = Problem(
             None, self.solver, self.state_solver, standardization=standardization,
@@ -282,7 +285,7 @@ class Lifted(Prepared):
         if isinstance(method, Minibatch):
 
             def redrawn(source: torch.Generator) -> Data:
-                return standardization.of(completion.drawn(some, source))
+                return standardization.of(completion.of(some, source))
 
             problem.batches = ArrayBatches(
                 seen, method.batch_size, generator, numbers, redrawn if completion.priors else None
@@ -307,7 +310,12 @@ class Lifted(Prepared):
         if begun is not None:
             problem.trace = begun
         elif not isinstance(method, Minibatch):
-            problem.trace = Trace(_finite(problem.point.objective()))
+            problem.trace = Trace(problem.point.objective())
+            if not math.isfinite(problem.trace.start):  # which no method lowers
+                raise DataError(
+                    f"the objective at the start is {problem.trace.start}: squares of its terms "
+                    "overflow. Scale X, or take a smaller start."
+                )
         return problem
 
     def _prepare_loader(
@@ -434,24 +442,3 @@ def _most(method: Method, problem: Problem) -> int:
         assert problem.batches is not None  # of which they are made
         return method.epochs_of(len(problem.batches))
     return int(getattr(method, COUNTED[type(method)]))
-
-
-def _finite(objective: float) -> float:
-    """Return the objective at the start, which no method lowers where it is none."""
-    if not math.isfinite(objective):
-        raise DataError(
-            f"the objective at the start is {objective}: squares of its terms overflow. Scale X, "
-            "or take a smaller start."
-        )
-    return objective
-
-
-@contextmanager
-def _hinting(data: Data) -> Iterator[None]:
-    """Let an error say that scales are its cause, where they are."""
-    try:
-        yield
-    except SolverError as error:
-        if hint := scale_hint(data):
-            raise SolverError(f"{error}{hint}", error.solution) from error
-        raise

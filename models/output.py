@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -107,7 +107,7 @@ def refitted(
     values = dict(zip(structure.parameters, weights, strict=True))
     held, rest = (_fits(structure, values, data, share.own(part)) for part in parts)
     for parameter, fit in rest.items():
-        values[parameter] = _OutputFit(fit, held[parameter], values[parameter]).chosen(solver)
+        values[parameter] = _chosen(fit, held[parameter], values[parameter], solver)
     return [values[parameter] for parameter in structure.parameters]
 
 
@@ -205,43 +205,35 @@ def _best_constant(divergence: Divergence, mean: Tensor, count: float) -> Tensor
         return torch.autograd.grad(activation.potential_value(inside), inside)[0]
 
 
-@dataclass(frozen=True)
-class _OutputFit:
-    """The fits of one last layer: to most rows, to those held out, and to all of them."""
+def _chosen(rest: WeightFit, held: WeightFit, given: Weights, solver: AnySolver) -> Weights:
+    """Return the layer at the pull that is best on the rows held out, fitted to all of them."""
+    if not _size(rest) > 0:  # features that are dead, which a fit warns of
+        return given
+    best, least, chosen = given, _loss(held, given), None
+    for share in _PULLS:
+        try:
+            now = _solved(rest, share, given, best, solver)
+        except SolverError:  # of features of any size: a pull that is not taken
+            break
+        loss = _loss(held, now)
+        if not loss < least:
+            break
+        best, least, chosen = now, loss, share
+    return best if chosen is None else _solved(_beside(rest, held), chosen, given, best, solver)
 
-    rest: WeightFit
-    held: WeightFit
-    given: Weights
 
-    def chosen(self, solver: AnySolver) -> Weights:
-        """Return the layer at the pull that is best on the rows held out."""
-        if not _size(self.rest) > 0:  # features that are dead, which a fit warns of
-            return self.given
-        best, least, chosen = self.given, self._loss(self.given), None
-        for share in _PULLS:
-            try:
-                now = self._solved(self.rest, share, solver, best)
-            except SolverError:  # of features of any size: a pull that is not taken
-                break
-            loss = self._loss(now)
-            if not loss < least:
-                break
-            best, least, chosen = now, loss, share
-        if chosen is None:
-            return self.given
-        return self._solved(_beside(self.rest, self.held), chosen, solver, best)
+def _solved(
+    fit: WeightFit, share: float, given: Weights, start: Weights, solver: AnySolver
+) -> Weights:
+    fit = replace(fit, penalty=pulled(fit.penalty, share * _size(fit), given.matrix))
+    quick = solver == "auto" and _QUICK.obstacle(fit) is None and not fit.quadratic
+    return solve(fit, _QUICK if quick else solver, start).value  # type: ignore[no-any-return]
 
-    def _solved(self, fit: WeightFit, share: float, solver: AnySolver, start: Weights) -> Weights:
-        penalty = pulled(fit.penalty, share * _size(fit), self.given.matrix)
-        fit = replace(fit, penalty=penalty)
-        quick = solver == "auto" and _QUICK.obstacle(fit) is None and not fit.quadratic
-        return solve(fit, _QUICK if quick else solver, start).value  # type: ignore[no-any-return]
 
-    def _loss(self, weights: Weights) -> float:
-        targets, design = self.held.targets, self.held.design
-        losses = self.held.divergence.values(targets, weights.apply(design.inputs))
-        total = losses.sum() if design.weights is None else losses @ design.weights
-        return processes.total_of(float(total))
+def _loss(held: WeightFit, weights: Weights) -> float:
+    losses = held.divergence.values(held.targets, weights.apply(held.design.inputs))
+    total = losses.sum() if held.design.weights is None else losses @ held.design.weights
+    return processes.total_of(float(total))
 
 
 def _size(fit: WeightFit) -> float:

@@ -180,7 +180,15 @@ class Settings:
             DataError: a number cannot be used.
             DeclarationError: settings do not fit together.
         """
-        self._refuse_numbers()
+        for name in ("max_iter", "batch_size"):
+            if getattr(self, name) is not None:
+                require_count(name, getattr(self, name), 1)
+        require_share("validation_fraction", self.validation_fraction)
+        require_count("n_iter_no_change", self.n_iter_no_change, 1)
+        for name in ("early_stopping", "warm_start", "refit_output"):
+            require_flag(name, getattr(self, name))
+        if self.standardize is not None:
+            require_flag("standardize", self.standardize)
         structure = self._structure()
         method = choose(self, structure, None).method
         method.refuse(structure)
@@ -202,9 +210,6 @@ class Settings:
                 )
         if self.dtype is not None and self.dtype not in FLOATS:
             raise DataError(f"dtype must be torch.float32 or torch.float64, got {self.dtype!r}.")
-        for name in ("warm_start", "refit_output", "standardize"):
-            if name != "standardize" or self.standardize is not None:
-                require_flag(name, getattr(self, name))
         require_seed(self.seed)
         require_device(self.device)
         for name in ("solver", "state_solver"):
@@ -214,14 +219,6 @@ class Settings:
             raise DeclarationError(f"refit_output needs {obstacle}.")
         self._first_weights()
         return structure, method
-
-    def _refuse_numbers(self) -> None:
-        for name in ("max_iter", "batch_size"):
-            if getattr(self, name) is not None:
-                require_count(name, getattr(self, name), 1)
-        require_flag("early_stopping", self.early_stopping)
-        require_share("validation_fraction", self.validation_fraction)
-        require_count("n_iter_no_change", self.n_iter_no_change, 1)
 
     def _refuse_lipschitz(self, method: Method) -> None:
         assert self.lipschitz is not None  # asked before

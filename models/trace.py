@@ -340,17 +340,11 @@ def _reporting(
         TimeElapsedColumn(),
     )
     with Progress(*columns) as bar:
-        task = bar.add_task("training", total=max_iter, said="")
-
-        def show(step: Step) -> None:
-            said = f"objective {step.objective:.6g}  {step.block}"
-            bar.update(task, completed=step.number + step.whole, said=said)
+        task = bar.add_task("training", total=max_iter, completed=trace.n_iter, said="")
 
         def report(step: Step) -> None:
-            show(step)
+            said = f"objective {step.objective:.6g}  {step.block}"
+            bar.update(task, completed=step.number + step.whole, said=said)
             tell(step)
-
-        for step in trace.steps[-1:]:  # where it goes on from
-            show(step)
 
         yield report

@@ -214,7 +214,9 @@ class BatchGradients:
             inputs.append(values[state])
             passed.append((u, rule))
         output = weights[-1].apply(inputs[-1])
-        ((loss, _, slope),) = self._output_gradients(batch, counts, mean, [output])
+        loss, _, slope = self._output_gradient(
+            self.structure.network.terms[0], batch, output, counts.some[0], counts.rows[0] * mean
+        )
         slopes: list[Tensor] = [slope]
         for above, states, (u, rule) in zip(
             weights[:0:-1], inputs[:0:-1], reversed(passed), strict=True
@@ -238,16 +240,20 @@ class BatchGradients:
         activate = partial(self._activated, rules)
         values = passed_forward(self.structure.groups, given, activate, known, rules, ends=ends)
         outputs = [_scores(term.argument, values, known) for term in terms]
-        losses, tops, slopes = zip(
-            *self._output_gradients(batch, counts, mean, outputs), strict=True
-        )
+        found = [
+            self._output_gradient(term, batch, output, some, rows * mean)
+            for term, output, some, rows in zip(
+                terms, outputs, counts.some, counts.rows, strict=True
+            )
+        ]
+        losses, tops, slopes = zip(*found, strict=True)
         wanted = [
             self._differentiated(self.structure.layers[parameter], leaf, values, known)
             for parameter, leaf in zip(parameters, leaves, strict=True)
         ]
         parts = [part for one in wanted for part in one.parts]
-        found = iter(pulled_back(tops, parts, slopes, materialize_grads=True))
-        gradients = [replace(one, parts=[next(found) for _ in one.parts]) for one in wanted]
+        pulled = iter(pulled_back(tops, parts, slopes, materialize_grads=True))
+        gradients = [replace(one, parts=[next(pulled) for _ in one.parts]) for one in wanted]
         return sum(losses[1:], losses[0]), gradients, values
 
     def _differentiated(
@@ -282,25 +288,13 @@ class BatchGradients:
         weights = batch.values.get(SAMPLE_WEIGHTS)
         return Targets(divergence, held, lam / counts, weights, lam > _CANCELS)
 
-    def _output_gradients(
-        self, batch: Data, counts: Counts, mean: float, outputs: Sequence[Tensor]
-    ) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Return every mean loss, the last pre-activations, and their part of the gradient.
-
-        The means are over all rows, of which other processes may have some.
-        """
-        terms = self.structure.network.terms
-        return [
-            self._output_gradient(term, batch, output, some, count * mean)
-            for term, output, some, count in zip(
-                terms, outputs, counts.some, counts.rows, strict=True
-            )
-        ]
-
     def _output_gradient(
         self, term: Term, batch: Data, u: Tensor, some: Tensor | None, mass: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the same of one loss, over rows of so much weight."""
+        """Return a mean loss, the last pre-activations, and their part of the gradient.
+
+        The mean is over all rows, of so much weight, of which other processes may have some.
+        """
         y = batch.values[term.label]
         weights = row_weights(batch.values, y)
         if term.argument.sequence:
@@ -330,18 +324,15 @@ class BatchGradients:
         assert isinstance(loss, OutputLoss)  # it has output states
         fit = OutputFit(loss, y, divergence, u.detach(), lam)
         with processes.alone():  # the loss tells of values that are not finite
-            states = self._solved(fit) if len(y) else u.detach()
+            states = u.detach()
+            if len(y):
+                solver = choose(fit)
+                states = solver.value(fit, solver.prepare(fit))
         if together:  # which a declared loss evaluates at once
             rows = loss.output_value(y, states) + lam * divergence.value(states, u)
         else:
             rows = loss.output_values(y, states) + lam * divergence.values(states, u)
         return rows, lam * (divergence.link_gradient(u) - states)
-
-    def _solved(self, fit: OutputFit) -> Tensor:
-        """Return the output states of a batch."""
-        solver = choose(fit)
-        states: Tensor = solver.value(fit, solver.prepare(fit))
-        return states
 
 
 def _scores(argument: Expression, values: Values, known: dict[int, Any]) -> Tensor:

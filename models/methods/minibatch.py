@@ -121,7 +121,10 @@ class Minibatch:
                         memory.update(place=place.packed(), moves=moves.memory(), last=last)
                         yield None
                 place.meet(moves.read())
-                moves.require_finite()  # no loss has seen the last step
+                if not moves.finite():  # no loss has seen the last step
+                    raise SolverError(
+                        "weights have become NaN or infinite: lower the rate, or scale X."
+                    )
             except SolverError as error:
                 moves.weights = last
                 message = f"{error} The model keeps the last good epoch."
@@ -262,15 +265,10 @@ class BatchSteps:
         ends = [torch.aminmax(layer.stacked()) for layer in self.weights]
         return bool(torch.stack([end for pair in ends for end in pair]).isfinite().all())
 
-    def require_finite(self) -> None:
-        """Raise `SolverError` where a weight is NaN or infinite."""
-        if not self.finite():
-            raise SolverError("weights have become NaN or infinite: lower the rate, or scale X.")
-
     def step(self, batch: Data | Batch, rate: float, samples: int, weight: float = 1.0) -> Tensor:
         """Move the weights by one batch, and return its mean loss before the step, float64, ().
 
-        Where that is not finite, nor are the weights from then on: `require_finite` tells of it.
+        Where that is not finite, nor are the weights from then on: `finite` tells of it.
 
         Args:
             batch: some samples.
