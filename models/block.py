@@ -242,17 +242,13 @@ class Blocks:
         """Return the current point: states and weights."""
         return {x: self.values[x] for x in (*self.structure.states, *self.structure.parameters)}
 
-    def restore(self, snapshot: Values) -> None:
-        """Go back to a point."""
-        self.values.update(snapshot)
-
     def memory(self) -> Memory:
         """Return what a training goes on from, where its data are known."""
         return {"point": remembered(self.snapshot())}
 
     def recall(self, memory: Memory) -> None:
         """Go back to what `memory` has returned."""
-        self.restore(recalled(self.snapshot(), memory["point"]))
+        self.values.update(recalled(self.snapshot(), memory["point"]))
 
     def extrapolate(self, previous: Values, factor: float) -> None:
         """Go from the current point x to x + factor (x - previous), inside the domains."""
@@ -357,15 +353,11 @@ class Blocks:
             return None
         target: Tensor = self.values[edge.target]
         mask = self.mask(edge.target, edge.argument)
-        ones = target.new_ones(*target.shape[:2], 1)
-        counted = ones if mask is None else mask.unsqueeze(-1).to(target)
+        beside = partial(_beside_rows, movers, target)
         offset = _offset(part, edge, target)
-        for mover in movers:
-            target, counted = mover.adjoint(target), mover.adjoint(counted)
-            offset = offset if offset.ndim == 1 else mover.adjoint(offset)
-        return TimeLink(
-            edge.divergence, weight.weight, offset, target, counted[..., 0] > 0, edge.lam
-        )
+        offset = offset if offset.ndim == 1 else beside(offset)
+        counted = beside(target.new_ones(1) if mask is None else mask.unsqueeze(-1))[..., 0] > 0
+        return TimeLink(edge.divergence, weight.weight, offset, beside(target), counted, edge.lam)
 
     def _own_fit(
         self, state: State, own: Affine | None, above: Sequence[tuple[Edge, Affine]]

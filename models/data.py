@@ -202,14 +202,16 @@ def prepared(
     for variable, tensor in given.items():
         values[variable] = _checked_input(variable, tensor, first, part)
     timeline = _timeline(values, lengths)
-    if timeline is not None:
-        values = {x: _zero_beyond(x, v, timeline) for x, v in values.items()}
-    elif network.steps is not None:  # of samples that hold their steps in one row
+    if timeline is None and network.steps is not None:  # samples hold their steps in one row
         timeline = Timeline(network.steps, torch.full((len(first),), network.steps))
-    for variable in given:
-        if not variable.sequence or timeline is None:
-            _require_finite_input(variable, values[variable])
-        values[variable] = values[variable].to(device=device, dtype=dtype)
+    for variable, value in values.items():
+        kept = value
+        if timeline is None or not variable.sequence:
+            _require_finite_input(variable, value)
+        else:
+            kept = value if timeline.full else value.where(timeline.valid.unsqueeze(-1), 0.0)
+            require_finite("X, as (steps, samples, features),", kept)
+        values[variable] = kept.to(device=device, dtype=dtype)
     if timeline is not None:
         values[TIME] = replace(timeline, device=torch.device(device))
     values.update(network.ends(values))
@@ -298,14 +300,6 @@ def _timeline(values: Values, lengths: Lengths) -> Timeline | None:
     else:
         known = sequence_lengths(lengths, samples, steps)
     return Timeline(steps, known.cpu(), sequences[0].device)
-
-
-def _zero_beyond(variable: Input, value: Tensor, timeline: Timeline) -> Tensor:
-    if not variable.sequence:
-        return value
-    kept = value if timeline.full else value.where(timeline.valid.unsqueeze(-1), 0.0)
-    require_finite("X, as (steps, samples, features),", kept)
-    return kept
 
 
 def _encoded(

@@ -346,15 +346,14 @@ class Lifted(Prepared):
         lipschitz = choice.lipschitz
         standardization = self._standardization(raw, self.warm_start, lipschitz)
         standardization = replace(standardization, still={})  # it may yet move in other batches
-        first = standardization.of(raw)
         bounds = self._bounded(structure, standardization, lipschitz)
-        point = self._first_steps(bounds, first, standardization, method, self._generator())
         identity = partial(described_training, self, bounds, method, raw, batches)
-        memory, begun = keeper.begun(identity, first.like.device, len(first))
+        memory, begun = keeper.begun(identity, raw.like.device, len(raw))
         if memory:  # the batches that came first then were others
             standardization = unpacked_standardization(memory["standardization"], self.network)
-            first = standardization.of(raw)
-            point.structure = self._bounded(structure, standardization, lipschitz)
+            bounds = self._bounded(structure, standardization, lipschitz)
+        first = standardization.of(raw)
+        point = self._first_steps(bounds, first, standardization, method, self._generator())
         batches.standardize = standardization.of
         memory["standardization"] = standardization.packed(self.network)
         return Problem(

@@ -233,7 +233,7 @@ class _Ahead:
             decrease = max(objective - blocks.objective(), 0.0)
         finally:  # an interrupt, too, leaves the point that the sweep has reached
             if decrease == 0.0:
-                blocks.restore(reached)
+                blocks.values.update(reached)
         self._previous = reached
         self._factor = min(1.5 * self._factor, _LARGEST_FACTOR) if decrease else self._factor / 2
         return Step(sweep, "extrapolation", objective - decrease, decrease, 0.0, 0, "extrapolation")

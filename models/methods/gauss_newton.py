@@ -287,12 +287,19 @@ def _ends(structure: Structure, likes: list[Tensor]) -> tuple[Tensor, Tensor] | 
     highest = [torch.full_like(x, math.inf) for x in likes]
     for parameter, low, high in zip(structure.parameters, lowest, highest, strict=True):
         rows = slice(parameter.shape[0])  # a bias has no ends
-        for part in structure.penalties[parameter].parts:
-            if (ends := part.ends(parameter.shape)) is not None:
-                low[rows] = low[rows].maximum(ends[0].to(low))
-                high[rows] = high[rows].minimum(ends[1].to(high))
+        low[rows], high[rows] = ends_of_weights(structure.penalties[parameter], parameter.shape)
     found = joined(lowest), joined(highest)
     return found if bool(torch.cat(found).isfinite().any()) else None
+
+
+def ends_of_weights(penalty: Penalty, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Return the ends of weights that a penalty gives, in float64, infinite where it gives none."""
+    low = torch.full(shape, -math.inf, dtype=torch.float64)
+    high = -low
+    for part in penalty.parts:
+        if (ends := part.ends(shape)) is not None:
+            low, high = low.maximum(ends[0].to(low)), high.minimum(ends[1].to(low))
+    return low, high
 
 
 def squared(penalty: Penalty, rho: float) -> Penalty:

@@ -40,7 +40,7 @@ from liftednet.validation import require_count, require_positive
 from ..block import Structure, doubled
 from ..forward_pass import Values
 from ..trace import Ending, Problem, Step, Steps
-from .gauss_newton import is_square
+from .gauss_newton import ends_of_weights, is_square
 
 _INSTEAD = 'method="gauss-newton" or "minibatch" trains it, without a bound on the optimum'
 _FALLING = (
@@ -389,10 +389,5 @@ def _kinds(
 
 def _signs(penalty: Penalty, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Return 1 and -1 for entries of one sign, 0 else; and which entries are 0."""
-    ends = [x for part in penalty.parts if (x := part.ends(shape)) is not None]
-    positive, negative = (
-        torch.stack([torch.zeros(shape, dtype=torch.bool), *(x[n].cpu() == 0 for x in ends)]).any(0)
-        for n in (0, 1)
-    )
-    zeros = positive & negative
-    return positive.double() - negative.double(), zeros
+    positive, negative = (end == 0 for end in ends_of_weights(penalty, shape))
+    return positive.double() - negative.double(), positive & negative

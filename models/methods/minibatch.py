@@ -175,6 +175,7 @@ class BatchSteps:
     batches. A penalty is part of the step, by its prox in that metric.
 
     Attributes:
+        structure: the training problem.
         gradients: of the network.
         weights: replaced by every step, and never changed in place.
         rate: of the first step.
@@ -201,7 +202,7 @@ class BatchSteps:
             settings: how the metric is made.
             generator: of the first directions of the metric.
         """
-        self.gradients = BatchGradients(structure)
+        self.structure, self.gradients = structure, BatchGradients(structure)
         self.weights = [_copied(layer) for layer in weights]
         penalties = structure.penalties.values()
         signed = any(penalty.signed for penalty in penalties)
@@ -232,16 +233,6 @@ class BatchSteps:
         self._taken, self.samples, self._looked = 0, 0, -1
         self._unread: list[tuple[int, float, Tensor]] = []
         self._graphs: StepGraphs | None = None
-
-    @property
-    def structure(self) -> Structure:
-        """The training problem."""
-        return self.gradients.structure
-
-    @structure.setter
-    def structure(self, structure: Structure) -> None:
-        """Go on with another problem of the same network."""
-        self.gradients.structure, self._graphs = structure, None
 
     def memory(self) -> Memory:
         """Return what the next step depends on."""
