@@ -33,9 +33,9 @@ from liftednet.problems import Fit, Link, OutputFit, StateFit, StatesOverTime, T
 from liftednet.problems.block_fit import BlockFit
 from liftednet.problems.priors import BoxedStates, PenalizedWeights
 from liftednet.problems.states_over_time import picked
-from liftednet.samples import Design, Weights
+from liftednet.samples import Design, Weights, row_chunks
 
-from .data import row_parts
+from .data import ENTRIES
 from .forward_pass import Values, counted_steps, passed_forward, recurrent_weight
 from .trace import Memory, OfSamples
 
@@ -223,7 +223,9 @@ class Blocks:
         if TIME in rest:
             yield self.values
             return
-        for part in row_parts(rest):
+        first = next(iter(rest.values()))
+        entries = sum(v.shape[1:].numel() for v in rest.values())
+        for part in row_chunks(len(first), max(entries, 1), first.device, ENTRIES):
             yield {**weights, **{x: v[part] for x, v in rest.items()}}
 
     # The point.

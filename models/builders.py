@@ -119,7 +119,7 @@ class LiftedMLP(Lifted):
 
 def feedforward(
     sizes: Sequence[int],
-    activations: Activation | str | Sequence[Activation | str],
+    activations: Sequence[Activation],
     loss: Loss,
     bias: bool | Sequence[bool] = True,
     *,
@@ -135,10 +135,9 @@ def feedforward(
     """
     network, layers = Network(), len(sizes) - 1
     biases = one_for_each("bias", bias, layers)
-    declared = _checked_activations(activations, layers - 1, loss)
     x: Expression = network.input(sizes[0], missing=missing)
     inputs = x
-    for activation, units, biased in zip(declared, sizes[1:-1], biases, strict=False):
+    for activation, units, biased in zip(activations, sizes[1:-1], biases, strict=False):
         if isinstance(activation, MaxPooling):
             block = activation.block
             u = dense(x, block * units, bias=biased)
@@ -149,7 +148,7 @@ def feedforward(
             x = network.state(activation.rising, u) - activation.descent * u
         else:
             x = network.state(activation, dense(x, units, bias=biased))
-    last = declared[layers - 1] if len(declared) == layers else None
+    last = activations[layers - 1] if len(activations) == layers else None
     scores = dense(x, sizes[-1], bias=biases[-1])
     if skip and layers > 1:  # one layer is linear by itself
         scores = scores + dense(inputs, sizes[-1], bias=False)
@@ -176,12 +175,8 @@ def _checked_activations(
     given = tuple(map(activation_of, several))
     for activation in given:
         require_activation(activation, "a hidden layer")
-    if isinstance(loss, OutputLoss):
-        if len(given) == hidden and not isinstance(loss, FenchelYoungLoss):
-            given = (*given, loss.activation)
-        if len(given) == hidden + 1:
-            return given
-    if len(given) != hidden:
+    of_outputs = isinstance(loss, OutputLoss) and len(given) == hidden + 1
+    if len(given) != hidden and not of_outputs:
         raise DeclarationError(
             f"{hidden} hidden layers with the loss {type(loss).__name__} need {hidden} "
             f"activations, got {len(given)}."

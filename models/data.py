@@ -27,7 +27,7 @@ from .forward_pass import Values
 ArrayLike = Tensor | np.ndarray[Any, Any]
 Lengths = ArrayLike | Sequence[int] | None
 _CACHE_LINE = 64  # bytes
-_ENTRIES = 3_000_000  # of all values, at a time
+ENTRIES = 3_000_000  # of all values, at a time
 _FIRST = 1_000  # samples of a loader by which scales are chosen
 _KEPT = 1 << 24  # numbers that are copied in some hundredths of a second
 _ROUNDING = 16  # last digits by which a value may be off and still be the same
@@ -131,7 +131,7 @@ class Data:
         entries = given // max(1, len(self))
         for state in made:
             entries += state.units * (timeline.steps if timeline and state.sequence else 1)
-        for part in row_chunks(len(numbers), entries, self.like.device, _ENTRIES):
+        for part in row_chunks(len(numbers), entries, self.like.device, ENTRIES):
             yield self.take(numbers[part])
 
     def kept(self) -> Data:
@@ -157,13 +157,6 @@ class Data:
         """A tensor whose type and device all have."""
         found: Tensor = next(x for x in self.values.values() if isinstance(x, Tensor))
         return found
-
-
-def row_parts(values: Values) -> Iterator[slice]:
-    """Yield slices of rows, so few of all values at a time that what is made of them is small."""
-    first = next(iter(values.values()))
-    widest = sum(v.shape[1:].numel() for v in values.values())
-    return row_chunks(len(first), max(widest, 1), first.device, _ENTRIES)
 
 
 def prepared(

@@ -258,7 +258,7 @@ def add_unit(model: Any, gap: GlobalGap) -> Any:
     found.sizes = inputs, units + 1, outputs
     state = model.network.states[0]
     found.network = feedforward(
-        found.sizes, state.activation, model.loss, skip=model.skip, missing=model.missing,
+        found.sizes, [state.activation], model.loss, skip=model.skip, missing=model.missing,
         within=model.within,
     )  # fmt: skip
     packed = gap.standardization.packed(model.network)

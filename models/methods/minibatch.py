@@ -328,11 +328,6 @@ class BatchSteps:
         return loss
 
     @property
-    def weight_count(self) -> int:
-        """How many of `tensors` are weights."""
-        return sum(1 if layer.bias is None else 2 for layer in self.weights)
-
-    @property
     def tensors(self) -> list[Tensor]:
         """W and b of all layers, and what the metrics know: all that the next step depends on."""
         pairs = [(layer.matrix, layer.bias) for layer in self.weights]

@@ -42,6 +42,7 @@ class StepGraphs:
         # What all graphs read and write; the last that were handed out are of the same values.
         self._held = [x.clone() for x in steps.tensors]
         self._last = list(self._held)
+        self._weights = sum(1 if layer.bias is None else 2 for layer in steps.weights)  # first ones
         self._rate = self._held[0].new_zeros((), dtype=torch.float64)
         self._loss = torch.zeros_like(self._rate)
 
@@ -66,7 +67,7 @@ class StepGraphs:
         self._rate.fill_(rate)
         self._take_in()
         replay()
-        own = len(self._held) if looks else self._steps.weight_count
+        own = len(self._held) if looks else self._weights
         self._last = [x.clone() for x in self._held[:own]] + self._last[own:]
         self._steps.tensors = self._last
         return self._loss.clone()

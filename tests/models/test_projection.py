@@ -29,7 +29,7 @@ OTHERS = GENERATOR.uniform(size=(100, 4))
 
 
 def network(*within) -> Network:
-    return feedforward((4, 8, 3), ReLU(), SquaredError(), within=within)
+    return feedforward((4, 8, 3), [ReLU()], SquaredError(), within=within)
 
 
 def balanced(x, found) -> float:
