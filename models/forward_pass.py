@@ -348,18 +348,8 @@ class GRU(Gated):
         push = torch.empty_like(rows[0][0])  # on [r, z]
         later, after = torch.zeros_like(rows[2][0]), torch.zeros_like(kept[0])
         parts = (gated, curved, kept[..., 2 * n :], apart, slope, slope_kept, *rows[:2], *pushes)
-        for (
-            u_gates,
-            u_new,
-            kept_t,
-            apart_t,
-            slope_t,
-            slope_kept_t,
-            gates,
-            new,
-            *given_t,
-        ) in _backwards(parts):
-            on_gates, on_new, on_h = given_t
+        for u_gates, u_new, kept_t, apart_t, slope_t, slope_kept_t, *made in _backwards(parts):
+            gates, new, on_gates, on_new, on_h = made
             r, z = gates[:, :n], gates[:, n:]
             of_h = torch.addmm(later + on_h, after, back)
             later = of_h * z

@@ -267,11 +267,10 @@ class BatchSteps:
             samples: of all data, over which the penalty on the weights is shared.
             weight: the mean weight of these samples.
         """
-        if isinstance(batch, Data):
-            loss = self.moved(batch, rate, samples, weight)
-        else:
-            replayed = self._replayed(batch, rate, samples, weight)
-            loss = self.moved(batch.data, rate, samples, weight) if replayed is None else replayed
+        loss = None if isinstance(batch, Data) else self._replayed(batch, rate, samples, weight)
+        if loss is None:
+            data = batch if isinstance(batch, Data) else batch.data
+            loss = self.moved(data, rate, samples, weight)
         self.samples += self.met
         self._taken += 1
         self._unread.append((self.met, rate, loss))
