@@ -46,6 +46,11 @@ def as_tensor(name: str, value: object) -> Tensor:
 
 
 def _require_dense(name: str, value: Tensor) -> None:
+    if value.is_nested:
+        raise DataError(
+            f"{name} must have rows of one length, got a nested tensor: pad it with "
+            ".to_padded_tensor(0.0), and give the lengths of sequences."
+        )
     if value.layout is not torch.strided:
         raise DataError(f"{name} must be dense, got {value.layout}: convert it with .to_dense().")
 

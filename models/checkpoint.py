@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
-from liftednet.errors import DataError
+from liftednet.errors import DataError, LiftedError
 from liftednet.processes import share_of
 from liftednet.samples import Weights
 from liftednet.storage import (
@@ -34,7 +34,7 @@ from liftednet.validation import is_number
 from .fingerprint import difference
 from .trace import Ending, Memory, OfSamples, Step, Trace
 
-_FORMAT, _VERSION = "liftednet checkpoint", "4"
+_FORMAT, _VERSION = "liftednet checkpoint", "5"
 _HEAD = 200  # bytes of a file, in which its format stands
 _CACHE_LINE = 64  # bytes: where torch's memory begins
 Saved = tuple[Description, Description, Mapping[str, Tensor]]  # all, of it the identity, tensors
@@ -160,17 +160,27 @@ class Keeper:
         about, _, tensors = saved
         self.resumed = True
         own = share_of(samples).rows if processes.size() > 1 else None
-        with processes.agreed():
-            try:
-                steps = [_step(values) for values in about["steps"]]
-                memory = unpacked(about["memory"], tensors, device, own)
-                trace = Trace(float(about["start"]), steps)
-            except OF_BAD_VALUES as error:
-                raise self.unusable(error) from error
+        with processes.agreed(), self.reading():
+            steps = [_step(values) for values in about["steps"]]
+            memory = unpacked(about["memory"], tensors, device, own)
+            trace = Trace(float(about["start"]), steps)
         return memory, trace
 
-    def unusable(self, error: Exception) -> DataError:
-        """Return what to raise where what a file holds is of other kinds than what was written."""
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Raise `DataError` where what a file holds is of other kinds than what was written."""
+        try:
+            yield
+        except OF_BAD_VALUES as error:
+            if foreign := self.foreign(error):
+                raise foreign from error
+            raise
+
+    def foreign(self, error: BaseException) -> DataError | None:
+        """Return what to raise for an error that what a file holds has led to, or None."""
+        elsewhere = isinstance(error, LiftedError | torch.OutOfMemoryError)
+        if elsewhere or not self.resumed or not isinstance(error, OF_BAD_VALUES):
+            return None
         return DataError(
             f"the checkpoint {self._path} cannot be used: unless this error has another cause, "
             f"what it holds is no memory of this training ({type(error).__name__}: {error}). "
@@ -238,12 +248,22 @@ class Keeper:
             if self._terminated and self._signal == signal.SIGTERM:
                 signal.raise_signal(signal.SIGTERM)
 
+    def interrupt(self) -> None:
+        """End a training that is interrupted between two steps: of several processes all of them.
+
+        Raises:
+            KeyboardInterrupt: of one process, at once.
+        """
+        if processes.size() == 1:
+            raise KeyboardInterrupt
+        self._ask(signal.SIGINT)
+
     def _terminate(self, *_: object) -> None:
         if not self._terminated:  # a second one does not stop the writing
             self._terminated = True
             raise KeyboardInterrupt
 
-    def _ask(self, number: int, _: object) -> None:
+    def _ask(self, number: int, _: object = None) -> None:
         if self._terminated and number == signal.SIGINT:  # the others do not answer
             raise KeyboardInterrupt
         self._terminated, self._signal = True, number
@@ -306,8 +326,8 @@ def _take_place(path: Path, resume: bool, held: ExitStack) -> None:
 
 
 def _step(values: Sequence[Any]) -> Step:
-    """Return a step of numbers and names; earlier versions added to it what was sent."""
-    step = Step(*values[: len(fields(Step))])
+    """Return a step of numbers and names."""
+    step = Step(*values)
     for name, value in vars(step).items():
         untold = value is None and name in ("validation", "evidence")
         named = name in ("block", "solver")

@@ -470,7 +470,8 @@ def hold(
     blocks, moves = model._blocks_at(fitted.structure, data, fitted.weights), None
     if scored and not trained and len((limits := held.problem(blocks).limits).lower):
         moves = AugmentedLagrangian(blocks, term, limits, brief)
-        _go_on(model, moves, progress, on_step)
+        if not model.interrupted:
+            _go_on(model, moves, progress, on_step)
         if brief:
             return
         blocks = model._blocks_at(fitted.structure, data, model._known.weights)

@@ -501,6 +501,7 @@ class LoaderBatches:
                     break
             if not found:
                 raise DataError("the DataLoader has yielded no batch.")
+        self._empty = found[0].take(torch.arange(0))
         self._begun, mean = chain(read, pairs), sum(map(len, found)) / len(found)
         own = round(mean * self._length) if self._own is None else self._own
         self.samples = int(processes.total_of(own))
@@ -509,23 +510,37 @@ class LoaderBatches:
     def __iter__(self) -> Iterator[Data]:
         """Yield the batches of one pass, checked and encoded.
 
+        Where one of several processes has no more of them, it yields empty ones, and raises its
+        error with all others at the end of the pass: their sums would wait for it.
+
         Raises:
             DataError: the loader yields something other than pairs (X, y), or bad ones, or nothing.
         """
         if self._begun is None:
             self._begin_pass()
-        pairs, self._begun, count = self._begun or self._loader, None, 0
-        for pair in pairs:
-            count += 1
-            if count > self._length:
+        pairs, self._begun, count = iter(self._begun or self._loader), None, 0
+        fault: Exception | None = None
+        for _ in range(self._length):
+            try:
+                data = self._prepared(next(pairs))
+            except StopIteration:
                 break
-            data = self._prepared(pair)
+            except Exception as error:
+                fault = error
+                break
+            count += 1
             yield data if self.standardize is None else self.standardize(data)
-        if not count:
-            raise DataError(
-                f"the DataLoader has yielded no batch in pass {self._passes}, and {self._length} "
-                "before: what it reads must begin anew in every pass."
-            )
+        for _ in range(count, self._length if processes.size() > 1 else 0):
+            yield self._empty if self.standardize is None else self.standardize(self._empty)
+        with processes.agreed():
+            if fault is not None:
+                raise fault
+            if not count:
+                raise DataError(
+                    f"the DataLoader has yielded no batch in pass {self._passes}, and "
+                    f"{self._length} before: what it reads must begin anew in every pass."
+                )
+        count += next(pairs, None) is not None  # samplers draw once more where a pass ends
         if count != self._length and not self._told:
             self._told, more = True, "more" if count > self._length else f"only {count}"
             processes.warn(
@@ -543,7 +558,7 @@ class LoaderBatches:
         states = [torch.get_rng_state(), *(each.get_state() for each in self._generators())]
         if processes.size() > 1:
             states = [processes.joined(state.unsqueeze(0)) for state in states]
-        return [*states, torch.tensor(self._passes)] if self._numbered else states
+        return [*states, torch.tensor(self._passes)] if self._numbered() else states
 
     def recall(self, memory: list[Tensor]) -> None:
         """Bring the generators to states; a pass that has begun is forgotten.
@@ -564,24 +579,26 @@ class LoaderBatches:
         torch.set_rng_state(own[0])
         for generator, state in zip(generators, own[1:], strict=True):
             generator.set_state(state)
-        if self._numbered:
+        if self._numbered():
             self._passes = int(memory[-1])
 
-    @property
-    def _numbered(self) -> bool:
-        """Whether the order of a pass depends on its number, as a DistributedSampler has it."""
-        return hasattr(self._loader.sampler, "set_epoch")
+    def _parts(self) -> list[Any]:
+        """Return the loader and its samplers, on which the order of batches depends."""
+        batches = self._loader.batch_sampler
+        return [self._loader, self._loader.sampler, batches, getattr(batches, "sampler", None)]
+
+    def _numbered(self) -> list[Any]:
+        """Return what has an order for every number of a pass, as a DistributedSampler has."""
+        return [x for x in self._parts() if hasattr(x, "set_epoch")]
 
     def _begin_pass(self) -> None:
-        if self._numbered:
-            self._loader.sampler.set_epoch(self._passes)  # type: ignore[attr-defined]
+        for each in self._numbered():
+            each.set_epoch(self._passes)
         self._passes += 1
 
     def _generators(self) -> list[torch.Generator]:
         """Return those of the loader and of its samplers, each once."""
-        batches = self._loader.batch_sampler
-        inner = getattr(batches, "sampler", None)
-        found = [getattr(x, "generator", None) for x in (self._loader, batches, inner)]
+        found = [getattr(x, "generator", None) for x in self._parts()]
         return list({id(x): x for x in found if isinstance(x, torch.Generator)}.values())
 
     def _prepared(self, pair: object) -> Data:

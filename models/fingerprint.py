@@ -106,6 +106,7 @@ def _described_settings(model: Any, structure: Structure, method: Method) -> Lin
     settings["model"], settings["method"] = type(model).__name__, method
     settings["lam"] = [structure.lam[state] for state in structure.states]
     settings["penalty"] = [structure.penalties[each] for each in structure.parameters]
+    settings["lipschitz"] = model.lipschitz  # from which bounds follow, with rounding and scales
     settings["activations"] = [state.activation for state in structure.states]
     return {
         **described_network(model.network),
@@ -158,7 +159,7 @@ def refuse_unlike(model: Any, structure: Structure, method: Method, **given: Any
         method: of training.
         given: what `fit` was given, of which its kind must be the same.
     """
-    names = ("warm_start", "dtype", "lipschitz", "is_fitted")
+    names = ("warm_start", "dtype", "is_fitted")
     about = {
         **_described_settings(model, structure, method),
         **{name: str(getattr(model, name)) for name in names},

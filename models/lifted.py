@@ -23,6 +23,7 @@ from liftednet.constraints import Constraint, RateConstraint
 from liftednet.errors import DataError, DeclarationError, LiftedError, SolverError
 from liftednet.layers.expression import TIME
 from liftednet.samples import Weights
+from liftednet.validation import require_flag
 
 from .block import Structure
 from .checkpoint import Checkpoint, Keeper
@@ -41,7 +42,7 @@ from .output import levelled, refitted
 from .prediction import Fitted
 from .preparation import Prepared, few_threads
 from .settings import passes_settings
-from .standardization import Standardization, unpacked_standardization
+from .standardization import Standardization
 from .starts import given_weights
 from .trace import Problem, Report, Trace, run, stopped_early
 from .uncertainty import WorstRows
@@ -156,20 +157,26 @@ class Lifted(Prepared):
                 answer the same to every sample, or some entries of a feature lie so far from all
                 others that these look alike.
         """
-        if confidence is not None:
-            with processes.together(self.device):
+        with processes.together(self.device):
+            with processes.agreed():
+                require_flag("progress", progress)
+                require_flag("resume", resume)
+                if on_step is not None and not callable(on_step):
+                    raise DataError(f"on_step must be a function of a step, got {on_step!r}.")
+                if strict and confidence is None:
+                    raise DataError(
+                        "strict=True hands out a model that is shown to hold on new rows, which "
+                        "takes rows set aside: say how surely, as in fit(..., confidence=0.95, "
+                        "strict=True)."
+                    )
+            if bool(processes.largest([confidence is not None]).any()):
                 _refuse_several("a warranty needs")
-
+        if confidence is not None:
             fit_with_warranty(
                 self, (X, y, lengths, sample_weight), constraints, confidence, held_out, strict,
                 progress=progress, on_step=on_step, checkpoint=checkpoint, resume=resume,
             )  # fmt: skip
             return self
-        if strict:
-            raise DataError(
-                "strict=True hands out a model that is shown to hold on new rows, which takes rows "
-                "set aside: say how surely, as in fit(..., confidence=0.95, strict=True)."
-            )
         with torch.inference_mode(False), processes.together(self.device):
             with processes.agreed():
                 structure, _ = self.checked()
@@ -200,7 +207,8 @@ class Lifted(Prepared):
                     problem = self._prepare(choice, first, constraints, keeper)
                     self._train(choice, problem, keeper, progress, on_step)
                 elif on_step is not None:  # now that the model is known to meet its bound
-                    deque(map(on_step, problem.trace.steps), maxlen=0)
+                    with suppress(KeyboardInterrupt):  # there is nothing left to stop
+                        deque(map(on_step, problem.trace.steps), maxlen=0)
                 finish = partial(
                     self._finish, choice.method, problem.seen, given, constraints, progress, on_step
                 )
@@ -260,20 +268,28 @@ class Lifted(Prepared):
         few = len(raw) <= most and processes.size() == 1 and TIME not in raw.values
         few = few and not self.early_stopping  # which holds out rows, whatever equals them
         some = raw.merged() if few and not isinstance(method, FullBatch) else raw
-        completion = completion_of(self.network, some)
-        spread = completion.of(some, torch.Generator().manual_seed(0))  # as data; means do less
-        standardization = self._standardization(spread, self.warm_start, choice.lipschitz)
-        structure = self._bounded(structure, standardization, choice.lipschitz)
-        problem = Problem(
-            None, self.solver, self.state_solver, standardization=standardization,
-            completion=completion, patience=self.n_iter_no_change, chosen=str(choice),
-        )  # fmt: skip
         generator = self._generator()
         share = self.validation_fraction if self.early_stopping else 0.0
         numbers, held = hold_out(some, share, generator)
+        by_batches = isinstance(method, Minibatch)
+        if numbers is not None and not by_batches:
+            # in order, as rows of several processes are, which go on from each other's files
+            numbers = processes.share_of(len(some)).own(numbers.sort().values)
+        identity = partial(described_training, self, structure, method, raw)
+        rows = len(some) if numbers is None or by_batches else len(numbers)
+        memory, begun = keeper.begun(identity, raw.like.device, rows)
+        completion = completion_of(self.network, some)
+        spread = completion.of(some, torch.Generator().manual_seed(0))  # as data; means do less
+        with keeper.reading():
+            standardization = self._standardization(spread, choice.lipschitz, memory)
+        structure = self._bounded(structure, standardization, choice.lipschitz)
+        problem = Problem(
+            None, self.solver, self.state_solver, standardization=standardization, memory=memory,
+            completion=completion, patience=self.n_iter_no_change, chosen=str(choice),
+        )  # fmt: skip
 
         def scaled(part: Data) -> Data:
-            if isinstance(method, Minibatch):
+            if by_batches:
                 return standardization.later(completion.of(part))
             return standardization.of(completion.of(part)).aligned()
 
@@ -290,21 +306,17 @@ class Lifted(Prepared):
             problem.point = self._first_steps(structure, seen, standardization, method, generator)
         else:
             if numbers is not None:
-                # in order, as rows of several processes are, which go on from each other's files
-                numbers = numbers.sort().values
-                seen = whole.take(processes.share_of(len(whole)).own(numbers)).aligned()
+                seen = whole.take(numbers).aligned()
             problem.point = self._first_blocks(structure, seen, standardization, choice)
         if held is not None:
             forward = isinstance(method, GaussNewton)
             problem.validate = partial(self._mean_loss, structure, whole, held, forward)
-        identity = partial(described_training, self, structure, method, raw)
         problem.data, problem.seen = data, seen
         if constraints and isinstance(method, Global):
             problem.limits = limits_in_training(self.network, constraints, seen, standardization)
-        problem.memory, begun = keeper.begun(identity, data.like.device, len(seen))
         if begun is not None:
             problem.trace = begun
-        elif not isinstance(method, Minibatch):
+        elif not by_batches:
             problem.trace = Trace(problem.point.objective())
             if not math.isfinite(problem.trace.start):  # which no method lowers
                 raise DataError(
@@ -338,19 +350,15 @@ class Lifted(Prepared):
         if processes.size() > 1:
             refuse_shares(self.network, raw, whole=False)
         judge_targets(structure, raw, whole=False)
-        lipschitz = choice.lipschitz
-        standardization = self._standardization(raw, self.warm_start, lipschitz)
-        standardization = replace(standardization, still={})  # it may yet move in other batches
-        bounds = self._bounded(structure, standardization, lipschitz)
-        identity = partial(described_training, self, bounds, method, raw, batches)
+        identity = partial(described_training, self, structure, method, raw, batches)
         memory, begun = keeper.begun(identity, raw.like.device, len(raw))
-        if memory:  # the batches that came first then were others
-            standardization = unpacked_standardization(memory["standardization"], self.network)
-            bounds = self._bounded(structure, standardization, lipschitz)
+        with keeper.reading():
+            standardization = self._standardization(raw, choice.lipschitz, memory)
+        standardization = replace(standardization, still={})  # it may yet move in other batches
         first = standardization.of(raw)
+        bounds = self._bounded(structure, standardization, choice.lipschitz)
         point = self._first_steps(bounds, first, standardization, method, self._generator())
         batches.standardize = standardization.of
-        memory["standardization"] = standardization.packed(self.network)
         return Problem(
             point, batches=batches, memory=memory, trace=begun or Trace(math.nan), seen=first,
             standardization=standardization, completion=WHOLE, chosen=str(choice),

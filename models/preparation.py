@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,11 +34,17 @@ from .methods.minibatch import BatchSteps, Minibatch
 from .prediction import Predictor
 from .settings import feasible
 from .shapes import bounded, in_proportion
-from .standardization import RAW, Standardization, standardization_of
+from .standardization import (
+    RAW,
+    Standardization,
+    standardization_of,
+    unpacked_standardization,
+)
 from .starts import AUTO, START_SAMPLES, fitted_start, recurrent_layers, settled_start
-from .trace import Problem
+from .trace import Memory, Problem
 
 WORTH = 1 << 26  # multiplications that are worth a thread: milliseconds, where waking one takes .01
+_LOCK, _BEFORE = threading.Lock(), dict[int, int]()  # threads of torch before fits, by whose thread
 _STORED = 2_000  # numbers of all weights, whose normal equations Gauss-Newton may form
 _UNSHARED = 16  # times the multiplications: beside those a step has much that threads do not share
 
@@ -55,15 +62,23 @@ def few_threads(network: Network, method: Method, X: Any, device: str) -> Iterat
         X: as `fit` takes it.
         device: of the fit.
     """
-    before = torch.get_num_threads()
-    known = not any(isinstance(each.layer, Mapped) for each in network.layers())
-    on_cpu = torch.device(device).type == "cpu"
-    worth = 1 + _work(network, method, X) // WORTH if known and on_cpu else before
-    torch.set_num_threads(min(before, worth))
+    own = threading.get_ident()
+    with _LOCK:
+        outermost = own not in _BEFORE
+        others = list(_BEFORE.values()) if outermost else []  # beside which torch has fewer
+        before = others[0] if others else torch.get_num_threads()
+        known = not any(isinstance(each.layer, Mapped) for each in network.layers())
+        on_cpu = torch.device(device).type == "cpu"
+        worth = 1 + _work(network, method, X) // WORTH if known and on_cpu else before
+        _BEFORE.setdefault(own, before)
+        torch.set_num_threads(min(before, worth))
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        with _LOCK:
+            torch.set_num_threads(before)
+            if outermost:
+                del _BEFORE[own]
 
 
 def _work(network: Network, method: Method, X: Any) -> int:
@@ -149,10 +164,23 @@ class Prepared(Predictor):
     _power: Power | None = None  # of skewed targets, from who has looked at them
 
     def _standardization(
-        self, data: Data, goes_on: bool, lipschitz: float | None = None
+        self, data: Data, lipschitz: float | None, memory: Memory
     ) -> Standardization:
-        """Return what stands between data and weights: that of before, or that of the data."""
-        if goes_on and self._fit is not None and self._fit.standardization.moments:
+        """Return what stands between data and weights, and keep it in the memory of a training.
+
+        It is that of the memory, or where training goes on from a fit that of before, or that of
+        the data.
+        """
+        if "standardization" in memory:  # of a fit before it, or of batches that came first then
+            found = unpacked_standardization(memory["standardization"], self.network)
+            return standardization_of(self.network, data, before=found.moments)
+        found = self._first_standardization(data, lipschitz)
+        memory["standardization"] = found.packed(self.network)
+        return found
+
+    def _first_standardization(self, data: Data, lipschitz: float | None) -> Standardization:
+        goes_on = self.warm_start and self._fit is not None
+        if goes_on and self._known.standardization.moments:
             before = self._known.standardization.moments
             return standardization_of(self.network, data, before=before)
         if self.standardize is False:
@@ -161,7 +189,7 @@ class Prepared(Predictor):
         found = standardization_of(self.network, data, self._power, always=always)
         if lipschitz is not None:
             found = in_proportion(found)
-        known = self._fit.weights if goes_on and self._fit is not None else self.start
+        known = self._known.weights if goes_on else self.start
         if isinstance(known, str) or found.unfolded(self.network, known) is not None:
             return found
         return RAW  # weights were given for raw data, and cannot be those for other
@@ -199,8 +227,6 @@ class Prepared(Predictor):
     ) -> Blocks:
         """Return the blocks of a fit: where the last has ended, or at a forward pass."""
         before = self._known if self.warm_start and self.is_fitted else None
-        if before is not None:
-            structure = replace(structure, divergences=before.structure.divergences)
         together = choice.method if isinstance(choice.method, GaussNewton) else None
         drawn = self.start == AUTO and before is None
         if drawn and together and recurrent_layers(self.network):

@@ -125,7 +125,9 @@ class Settings:
             of their raw inputs, in Euclidean norms; None for no bound. Every layer's spectral norm
             is held below its share at every step, and inputs are standardized by one number
             together; but where "auto" is Gauss-Newton, which holds no norms, what that reaches
-            without a bound stays if the product of its norms meets it.
+            without a bound stays if the product of its norms meets it. That first training shows
+            no progress and is in no checkpoint, `on_step` is told of it at its end, and an
+            interrupt leaves the model of before.
         uncertainty: `Ball(r)` or `Box(r)` around every row of X, in its units, within which the row
             is known: every step of minibatches is taken on the worst rows that three linearized
             maxima find, and losses that are told are those of these rows.

@@ -325,7 +325,7 @@ def standardization_of(
         always: whether inputs whose features are all in one unit have moments, too.
         before: moments that stay as they are.
     """
-    if before:
+    if before is not None:
         return Standardization(before, _still(before, spreads_of(network, data), data))
     if power is not None:
         (term,) = network.terms

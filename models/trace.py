@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
-from liftednet.errors import DataError, LiftedError, SolverError
+from liftednet.errors import DataError, SolverError
 from liftednet.lazy import pyplot
 from liftednet.samples import Weights
-from liftednet.storage import OF_BAD_VALUES
 
 if TYPE_CHECKING:
     from .checkpoint import Keeper
@@ -299,15 +298,16 @@ def run(
                 keeper.rest(trace, memory)
                 if step is not None:
                     keep()
-                    report(step)
+                    try:
+                        report(step)
+                    except KeyboardInterrupt:
+                        keeper.interrupt()
             keep()
         except BaseException as error:
             trace.ending = Ending.INTERRUPTED
             steps.close()
-            elsewhere = isinstance(error, LiftedError | torch.OutOfMemoryError)
-            at_once = keeper.resumed and len(trace.steps) == begun
-            if at_once and isinstance(error, OF_BAD_VALUES) and not elsewhere:
-                raise keeper.unusable(error) from error
+            if len(trace.steps) == begun and (foreign := keeper.foreign(error)):
+                raise foreign from error
             interrupted = isinstance(error, KeyboardInterrupt)
             if interrupted or trace.steps or isinstance(error, SolverError):
                 keep()

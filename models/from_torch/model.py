@@ -67,6 +67,7 @@ class LiftedModule(Lifted):
         if settings.get("start") is None:
             settings["start"] = self._own()
         super().__init__(reader.network, **settings)
+        self._first_statistics = self._running()
 
     @property
     def _default_rho(self) -> float:
@@ -131,10 +132,8 @@ class LiftedModule(Lifted):
                 weights[number] = Weights(given.matrix / unit, given.bias)
         return weights
 
-    def _standardization(
-        self, data: Data, goes_on: bool, lipschitz: float | None = None
-    ) -> Standardization:
-        found = super()._standardization(data, goes_on, lipschitz)
+    def _first_standardization(self, data: Data, lipschitz: float | None) -> Standardization:
+        found = super()._first_standardization(data, lipschitz)
         if not found.moments:
             return found
         if found.folded(self.network, self._first_weights(), self._structure().penalties) is None:
@@ -172,11 +171,16 @@ class LiftedModule(Lifted):
                 on_step(step)
 
         try:
+            if not self.warm_start:
+                self._recall(self._first_statistics)
             return super().fit(X, y, on_step=told, **options)
         except BaseException:  # the weights are those of the last good epoch, or before
-            for (_, ours), one in zip(self._reader.statistics, last, strict=True):
-                ours.recall(one)
+            self._recall(last)
             raise
+
+    def _recall(self, running: list[list[Tensor]]) -> None:
+        for (_, ours), one in zip(self._reader.statistics, running, strict=True):
+            ours.recall(one)
 
     def _running(self) -> list[list[Tensor]]:
         return [ours.memory() for _, ours in self._reader.statistics]

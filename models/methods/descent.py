@@ -88,7 +88,7 @@ class FullBatch:
         blocks, memory = problem.point, problem.memory
         solvers = Solvers(problem.solver, problem.state_solver, self.tolerance)
         sweep, done, worst, objective = memory.get("place", (0, 0, 0.0, math.nan))
-        if memory:
+        if "blocks" in memory:
             blocks.recall(memory["blocks"])
         ahead = _Ahead(blocks, memory.get("ahead")) if self.extrapolation else None
 

@@ -156,12 +156,10 @@ class GaussNewton:
         The states are those of a forward pass at the end.
         """
         blocks, memory = problem.point, problem.memory
-        if memory:
-            blocks.recall(memory["blocks"])
         if self.evidence:
             first_rhos = [rho or FIRST_RHO for rho in rhos_of(blocks.structure)]
             blocks.structure = pulled(blocks.structure, first_rhos)
-            if not memory and problem.seen is not None:  # a trial of starts has none
+            if "number" not in memory and problem.seen is not None:  # a trial of starts has none
                 judge_copies(problem.seen)
         forward, number = forward_of(blocks), memory.get("number", 0)
         first = [layer.stacked().double().flatten() for layer in blocks.weights]
@@ -169,6 +167,7 @@ class GaussNewton:
         solver = LevenbergMarquardt(1.0, *memory.get("damping", ()))
         place = _place(memory, forward, point) if self.evidence else None
         if place is None:
+            _keep(blocks, forward.split(point))
             moves = steps(
                 forward, point, self.tolerance, form_named(self.form), solver, objective,
                 memory.get("matrix", False), memory.get("crossed"),
@@ -185,9 +184,7 @@ class GaussNewton:
                     taken.attempts, solver.name, evidence=taken.evidence,
                 )  # fmt: skip
                 number += 1
-                memory.update(
-                    number=number, damping=[solver.mu, solver.floor], blocks=blocks.memory()
-                )
+                memory.update(number=number, damping=[solver.mu, solver.floor])
                 if place is None:
                     memory.update(
                         point=taken.point, objective=taken.objective, matrix=taken.matrix,

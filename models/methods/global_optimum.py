@@ -109,7 +109,7 @@ class Global:
         blocks, memory = problem.point, problem.memory
         layer = HiddenLayer.of(blocks.structure)
         convex = layer.problem(blocks.values, problem.limits)
-        units = Units(*memory["units"]) if memory else fitted(convex, convex.none())
+        units = Units(*memory["units"]) if "units" in memory else fitted(convex, convex.none())
         blocks.values.update(layer.weights(units, blocks.values))
         number, before = memory.get("number", 0), memory.get("objective", math.inf)
         moves = rounds(

@@ -219,7 +219,7 @@ def test_every_damaged_file_is_refused_or_whole(written, generator):
     written.write_bytes(content)
     assert load_file(written)
     refuses(DataError, r"not saved by liftednet.*a liftednet checkpoint", load, written)
-    foreign = {"format": "liftednet checkpoint", "version": "4", "run": "{}"}
+    foreign = {"format": "liftednet checkpoint", "version": "5", "run": "{}"}
     save_file({}, written, foreign)
     refuses(DataError, "lost its checksum", go_on)
     replace_file(written, {}, foreign)
