@@ -247,7 +247,6 @@ def solved_by(
     names: Sequence[str],
     start: Any,
     tolerance: float | None = None,
-    prepared: dict[str, Any] | None = None,
 ) -> Solution[Any]:
     """Return what the best of some solvers finds from where another one ended.
 
@@ -256,11 +255,8 @@ def solved_by(
         names: of the solvers.
         start: a value to start from, or None.
         tolerance: theirs; None for their own.
-        prepared: what they have prepared before, by their names; added to.
     """
-    prepared = {} if prepared is None else prepared
     other: Any = best(problem, names)
     if tolerance is not None:
         other = replace(other, tolerance=tolerance)
-    prepared[other.name] = other.prepare(problem, prepared.get(other.name))
-    return cast(Solution[Any], other.solve(problem, start, prepared[other.name]))
+    return cast(Solution[Any], other.solve(problem, start))

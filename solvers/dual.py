@@ -17,13 +17,12 @@ from liftednet.samples import row_chunks
 from .base import Solver
 from .conjugate import Point, advance, moved, starting_point
 from .state_links import (
-    OfLinks,
     Unfinished,
     columns_above,
     curvature_of,
-    kept,
     quadratic,
     row_scales,
+    scales_of,
     states_refusal,
 )
 
@@ -34,7 +33,7 @@ _COARSE = 7e-6  # relative violation that float32 reaches without trouble
 
 
 @dataclass(frozen=True)
-class SharedMap(OfLinks):
+class SharedMap:
     """The links' weights as one map A, in coordinates where its Gram matrix is diagonal.
 
     Attributes:
@@ -56,6 +55,17 @@ class SharedMap(OfLinks):
         parts = ((part.name, getattr(self, part.name)) for part in fields(self))
         tensors: dict[str, Any] = {n: x.to(dtype) for n, x in parts if isinstance(x, Tensor)}
         return replace(self, **tensors)
+
+
+def shared_map(problem: StateFit) -> SharedMap:
+    """Return the weights of quadratic links in rotated coordinates."""
+    lipschitz = problem.divergence.activation.lipschitz
+    assert lipschitz is not None  # asked for by refusal
+    pairs = zip(scales_of(problem), problem.links, strict=True)
+    stacked = torch.cat([scale**0.5 * link.weight.double() for scale, link in pairs], 1)
+    spectrum, turn = torch.linalg.eigh(stacked.T @ stacked)
+    turned = stacked @ turn
+    return SharedMap(turned, turned.T.contiguous(), turn, spectrum.clamp(min=0), lipschitz)
 
 
 @dataclass(frozen=True)
@@ -148,14 +158,14 @@ class DualRows:
 def dual_rows(problem: StateFit, shared: SharedMap, part: slice) -> DualRows:
     """Return the dual for the samples of a slice."""
     u = problem.pre_activation[part]
-    h = torch.cat(list(_wanted(problem, shared, part)), 1)
+    h = torch.cat(list(_wanted(problem, part)), 1)
     turned, scale = h @ shared.turn.to(h), row_scales(problem, part)
     return DualRows(problem.divergence.activation, shared.to(u.dtype), u, turned, scale)
 
 
-def _wanted(problem: StateFit, shared: SharedMap, part: slice) -> Iterator[Tensor]:
+def _wanted(problem: StateFit, part: slice) -> Iterator[Tensor]:
     """Yield what each link asks of Z W sqrt(scale): sqrt(scale) ((V - c) / L - C)."""
-    for link, scale in zip(problem.links, shared.scales, strict=True):
+    for link, scale in zip(problem.links, scales_of(problem), strict=True):
         assert isinstance(link.divergence, Joint)  # the quadratic divergence
         target = link.target[part]
         wanted = (target - link.divergence.offset(target)) / curvature_of(link)
@@ -175,7 +185,7 @@ class _Place:
 
 
 @dataclass(frozen=True)
-class Dual(Solver[StateFit, Tensor, SharedMap]):
+class Dual(Solver[StateFit, Tensor, None]):
     """Solves a state fit with quadratic links by conjugate gradients on its dual.
 
     With A = [sqrt(lam_k L_k / lam) W_k] the fit is min Phi(Z) - <Z, U> + |Z A - h|^2 / 2. Its dual
@@ -216,23 +226,11 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
         columns = columns_above(problem)
         return 3 * columns <= 2 * problem.units or not problem.divergence.activation.closed_prox
 
-    def prepare(self, problem: StateFit, previous: SharedMap | None = None) -> SharedMap:
-        """Return the links' weights in rotated coordinates, the previous ones if they serve."""
-        if previous is not None and previous.serves(problem):
-            return previous
-        (weights, scales), lipschitz = kept(problem), problem.divergence.activation.lipschitz
-        assert lipschitz is not None  # asked for by refusal
-        pairs = zip(scales, problem.links, strict=True)
-        stacked = torch.cat([scale**0.5 * link.weight.double() for scale, link in pairs], 1)
-        spectrum, turn = torch.linalg.eigh(stacked.T @ stacked)
-        turned, spectrum = stacked @ turn, spectrum.clamp(min=0)
-        return SharedMap(weights, scales, turned, turned.T.contiguous(), turn, spectrum, lipschitz)
-
     def minimize(
-        self, problem: StateFit, start: Tensor | None, shared: SharedMap | None, tolerance: float
+        self, problem: StateFit, start: Tensor | None, cache: None, tolerance: float
     ) -> tuple[Tensor, int]:
         """Return the minimizer to the tolerance."""
-        assert shared is not None  # prepared
+        shared = shared_map(problem)
         value = problem.pre_activation.new_empty(problem.samples, problem.units)
         steps = 0
         for part in row_chunks(problem.samples, problem.units, value.device):

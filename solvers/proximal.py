@@ -8,35 +8,24 @@ import torch
 from torch import Tensor
 
 from liftednet.activation import Activation
-from liftednet.divergences import Joint
 from liftednet.problems import Link, StateFit
 from liftednet.samples import largest_eigenvalue, row_chunks
 
 from .base import Solver
-from .state_links import OfLinks, Unfinished, hessian_of, kept, quadratic, row_scales
+from .state_links import Unfinished, hessian_of, pulled, quadratic, row_scales
 
 _PATIENCE = 200  # steps in which a sample's movement must fall
 _COARSE = 1e-6  # relative movement that float32 reaches without trouble
 _CHECK = 4  # steps between two looks at which samples are done
 
 
-@dataclass(frozen=True)
-class SharedQuadratic(OfLinks):
-    """H = sum lam_k L_k W_k W_k', the Hessian of quadratic links.
-
-    Attributes:
-        lam: the weight of Phi.
-        hessian: H, (units, units).
-        smoothness: its largest eigenvalue.
-    """
-
-    lam: float
-    hessian: Tensor
-    smoothness: float
-
-    def serves(self, problem: StateFit) -> bool:
-        """Say whether the problem has these weights, scales and lam."""
-        return self.lam == problem.lam and super().serves(problem)
+def curvature(problem: StateFit) -> tuple[float, Tensor | None]:
+    """Return the smoothness of the links, and their Hessian, (units, units), of quadratic ones."""
+    if not problem.matrices or not quadratic(problem):
+        assert problem.smoothness is not None  # asked for by refusal
+        return problem.smoothness, None
+    hessian = problem.lam * hessian_of(problem)
+    return largest_eigenvalue(hessian), hessian.to(problem.pre_activation)
 
 
 @dataclass(frozen=True)
@@ -88,20 +77,14 @@ class PrimalRows:
         return self.activation.prox(states, self.lam / self.step)
 
 
-def primal_rows(
-    problem: StateFit, shared: SharedQuadratic | None, step: float, part: slice
-) -> PrimalRows:
-    """Return the problem for the samples of a slice."""
-    pull = problem.lam * problem.pre_activation[part]
+def primal_rows(problem: StateFit, part: slice, step: float, hessian: Tensor | None) -> PrimalRows:
+    """Return the problem for the samples of a slice, given its `curvature`."""
+    links = tuple(link.rows(part) for link in problem.links)
+    seen, others = ((), links) if hessian is None else (links, ())
+    pull = pulled(problem.lam, problem.pre_activation[part], seen)
     scale = problem.lam * row_scales(problem, part).unsqueeze(1)
-    activation, links = problem.divergence.activation, [link.rows(part) for link in problem.links]
-    if shared is None:
-        return PrimalRows(activation, problem.lam, step, pull, None, tuple(links), scale)
-    for link in links:
-        assert isinstance(link.divergence, Joint)  # the quadratic divergence
-        wanted = link.target - link.divergence.link_gradient(link.offset).expand_as(link.target)
-        pull = torch.addmm(pull, wanted, link.weight.T, alpha=link.lam)
-    return PrimalRows(activation, problem.lam, step, pull, shared.hessian, (), scale)
+    activation = problem.divergence.activation
+    return PrimalRows(activation, problem.lam, step, pull, hessian, others, scale)
 
 
 @dataclass
@@ -128,7 +111,7 @@ class Walk:
 
 
 @dataclass(frozen=True)
-class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
+class Proximal(Solver[StateFit, Tensor, None]):
     """Solves a state fit by accelerated proximal gradient with restarts.
 
     Z <- prox_{lam Phi / s}(Y - (gradient of the links at Y - lam U) / s) with s the smoothness of
@@ -163,35 +146,18 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
                 return f"it needs a Lipschitz constant of {link.divergence.activation!r}"
         return problem.block.obstacle()
 
-    def prepare(
-        self, problem: StateFit, previous: SharedQuadratic | None = None
-    ) -> SharedQuadratic | None:
-        """Return H where all links are quadratic, the previous one if it serves."""
-        if not problem.matrices or not quadratic(problem):
-            return None
-        if previous is not None and previous.serves(problem):
-            return previous
-        hessian, u = problem.lam * hessian_of(problem), problem.pre_activation
-        smoothness = largest_eigenvalue(hessian)
-        return SharedQuadratic(*kept(problem), problem.lam, hessian.to(u), smoothness)
-
     def minimize(
-        self,
-        problem: StateFit,
-        start: Tensor | None,
-        shared: SharedQuadratic | None,
-        tolerance: float,
+        self, problem: StateFit, start: Tensor | None, cache: None, tolerance: float
     ) -> tuple[Tensor, int]:
         """Return the minimizer to the tolerance."""
         value = problem.divergence.activation.forward(problem.pre_activation).clone()
-        step = shared.smoothness if shared is not None else problem.smoothness
-        assert step is not None  # asked for by obstacle
+        step, hessian = curvature(problem)
         if step == 0.0:
             return value, 0
         value = value if start is None else start.clone()
         steps = 0
         for part in row_chunks(problem.samples, problem.units, value.device):
-            rows, goal = primal_rows(problem, shared, step, part), 0.3 * tolerance
+            rows, goal = primal_rows(problem, part, step, hessian), 0.3 * tolerance
             near, led = (
                 (value[part], 0) if start is not None else self._led(rows, value[part], goal)
             )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -121,26 +120,6 @@ def scales_of(problem: StateFit) -> tuple[float, ...]:
     return tuple(link.lam * curvature_of(link) / problem.lam for link in problem.links)
 
 
-@dataclass(frozen=True)
-class OfLinks:
-    """What was made of quadratic links, with them as they were.
-
-    Attributes:
-        weights: a copy of each W_k.
-        scales: lam_k L_k / lam.
-    """
-
-    weights: tuple[Tensor, ...]
-    scales: tuple[float, ...]
-
-    def serves(self, problem: StateFit) -> bool:
-        """Say whether a problem has these weights and these scales."""
-        return self.scales == scales_of(problem) and all(
-            old.dtype == link.weight.dtype and torch.equal(old, link.weight)
-            for old, link in zip(self.weights, problem.links, strict=True)
-        )
-
-
 def hessian_of(problem: StateFit) -> Tensor:
     """Return the sum of scale_k W_k W_k', (units, units), float64, of links that are quadratic."""
     pairs = zip(problem.links, scales_of(problem), strict=True)
@@ -149,9 +128,16 @@ def hessian_of(problem: StateFit) -> Tensor:
     return reduce(torch.Tensor.add_, parts, none)
 
 
-def kept(problem: StateFit) -> tuple[tuple[Tensor, ...], tuple[float, ...]]:
-    """Return weights and scales as they are now, for `OfLinks`."""
-    return tuple(link.weight.clone() for link in problem.links), scales_of(problem)
+def pulled(lam: float, u: Tensor, links: Iterable[Link]) -> Tensor:
+    """Return lam U + the sum of lam_k (V_k - grad R_k(C_k)) W_k', of links that are quadratic.
+
+    That is minus the gradient of the fit without Phi at Z = 0, (samples, units).
+    """
+    pull = lam * u
+    for link in links:
+        wanted = link.target - link.divergence.link_gradient(link.offset).expand_as(link.target)
+        pull = torch.addmm(pull, wanted, link.weight.T, alpha=link.lam)
+    return pull
 
 
 def row_scales(problem: StateFit, part: slice) -> Tensor:

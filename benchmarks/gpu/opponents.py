@@ -13,9 +13,8 @@ from torch import Tensor
 
 from benchmarks.gpu.timing import Scale, seconds
 from liftednet.problems import StateFit
-from liftednet.solvers import Proximal
 from liftednet.solvers.base import default_tolerance
-from liftednet.solvers.proximal import PrimalRows, Walk, advance, primal_rows
+from liftednet.solvers.proximal import PrimalRows, Walk, advance, curvature, primal_rows
 
 _WARM = 3  # runs before a recording
 _STAGE = 5  # steps of a loop that are compiled or captured together
@@ -78,11 +77,7 @@ class StateLoop:
     def __init__(self, scale: Scale, problem: StateFit) -> None:
         """Count the steps on the way."""
         self._scale, self._problem = scale, problem
-        shared = Proximal().prepare(problem)
-        step = problem.smoothness if shared is None else shared.smoothness
-        assert step is not None  # asked for by Proximal
-        rows = primal_rows(problem, shared, step, slice(None))
-        self._rows = rows
+        self._rows = primal_rows(problem, slice(None), *curvature(problem))
         z = problem.divergence.activation.forward(problem.pre_activation)
         one = z.new_ones(len(z), 1)
         self._begin = z, z, one

@@ -254,16 +254,11 @@ class Cyclic(Solver[StatesOverTime, Tensor, None]):
         """Return the states after as many sweeps as the tolerance or the limit asks for."""
         states = best_start(problem) if start is None else start.clone()
         groups = list(_alike(problem))
-        caches: list[Any] = [None] * len(groups)
         sweeps = 0
         for sweeps in range(1, self.max_iterations + 1):
-            for number, (step, samples) in enumerate(groups):
+            for step, samples in groups:
                 fit = step_fit(problem, states, step, samples)
-                solver = choose(fit)
-                caches[number] = solver.prepare(fit, caches[number])
-                states[step, samples] = solver.solve(
-                    fit, states[step, samples], caches[number]
-                ).value
+                states[step, samples] = choose(fit).solve(fit, states[step, samples]).value
             if sweeps < self.max_iterations and problem.measure(states).residual <= tolerance:
                 break
         return states, sweeps

@@ -429,7 +429,7 @@ def sweep(hessian, panels, right, line, goal, most, z):
         hessian: H, (units, units), float64.
         panels: the same as `panelled` has it.
         right: b, (samples, units), float64.
-        line: phi in float64.
+        line: phi, a `LoopMap`.
         goal: what a gradient of each sample may miss, (samples, 1).
         most: sweeps over all units at most.
         z: where to begin, (samples, units), float64, replaced by the states.

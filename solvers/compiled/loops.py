@@ -236,48 +236,24 @@ def loop_map(activation: Activation) -> LoopMap | None:
         if whole is None:
             return None
         low, high = max(whole.low, activation.lower), min(whole.high, activation.upper)
-        return LoopMap(whole.kind, whole.alpha, low, high)
+        return whole._replace(low=low, high=high)
     kind = type(activation)  # what a subclass declares is its own
     if kind in _CURVED:
         return LoopMap(_CURVED[kind])
     if kind is Identity or kind is ReLU:
         return LoopMap(RAMP, 1.0, -math.inf if kind is Identity else 0.0)
-    if isinstance(activation, LeakyReLU) and kind is LeakyReLU:
-        return LoopMap(RAMP, activation.alpha)
     if isinstance(activation, Clipped) and kind is Clipped:
         return LoopMap(RAMP, 1.0, activation.lower, activation.upper)
-    if isinstance(activation, PReLU) and kind is PReLU and len(activation.slopes) == 1:
-        (alpha,) = activation.slopes
-        return LoopMap(RAMP, alpha) if alpha <= 1 else None
+    if isinstance(activation, LeakyReLU | PReLU) and kind in (LeakyReLU, PReLU):
+        first, *others = activation.slopes
+        return LoopMap(RAMP, first) if not others and first <= 1 else None
     return None
 
 
-class Ramp(NamedTuple):
-    """phi(u) = max(u, alpha u), cut off at low and high; numbers of one precision."""
-
-    alpha: Any
-    low: Any
-    high: Any
-
-
-def ramp(activation: Activation) -> Ramp | None:
-    """Return an activation as a ramp in float64, or None where it is none."""
+def ramp(activation: Activation) -> LoopMap | None:
+    """Return an activation as a `RAMP`, or None where it is none."""
     found = loop_map(activation)
-    if found is None or found.kind != RAMP:
-        return None
-    return Ramp(*map(np.float64, found[1:]))
-
-
-def ramp_refusal(problem: StateFit) -> str | None:
-    """Return why the loops of ramps cannot take a state fit, or None."""
-    activation = problem.divergence.activation
-    if ramp(activation) is None:
-        return f"it needs an activation of at most three straight pieces, not {activation!r}"
-    if not problem.links or not problem.matrices:
-        return "it needs links through a matrix that all samples share"
-    if not all(link.divergence.quadratic for link in problem.links):
-        return 'it needs links with a quadratic divergence (divergence="joint")'
-    return refusal(problem.pre_activation)
+    return found if found is not None and found.kind == RAMP else None
 
 
 class LinkRows(NamedTuple):

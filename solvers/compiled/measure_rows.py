@@ -89,11 +89,11 @@ def of_states(u, links, lam, s, line, z):
         links: a `LinkRows`.
         lam: the weight of the divergence.
         s: what steps of the residual are divided by.
-        line: alpha, low and high.
+        line: phi, a `LoopMap`.
         z: the states, (samples, units).
     """
     matrix, offset, target, slope, curvature, weight, ends = links
-    alpha, low, high = line
+    alpha, low, high = line.alpha, line.low, line.high
     samples, units = u.shape
     columns = len(weight)
     ahead, back = padded(matrix), padded(matrix.T)

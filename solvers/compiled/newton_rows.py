@@ -432,14 +432,14 @@ def newton_rows(u, links, lam, start, matrix, turn, spectrum, line, tolerance, z
         matrix: A, (units, r), float64.
         turn: the rotation that A contains, (r, r), float64.
         spectrum: the diagonal of A'A, (r,), float64.
-        line: phi, as alpha, low and high.
+        line: phi, a `LoopMap`.
         tolerance: the relative violation at which a sample is solved.
         z: the states, (samples, units), written.
 
     Returns:
         The most steps that a block took.
     """
-    alpha, low, high = line
+    alpha, low, high = line.alpha, line.low, line.high
     single, double = np.zeros(1, np.float32), np.zeros(1)
     model = _shared(matrix, spectrum, alpha, low, high, single)
     shared = _shared(matrix, spectrum, alpha, low, high, double)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,38 +21,31 @@ from torch import Tensor
 from liftednet.activations import ReLU, SimplexProjection
 from liftednet.activations.simplex import SLACK
 from liftednet.divergences import Joint, Tight
+from liftednet.errors import SolverError
 from liftednet.losses import SimplexCrossEntropy
 from liftednet.penalties import GroupLasso
 from liftednet.problems import Link, OutputFit, StateFit, WeightFit, Weights
 from liftednet.problems.fit import Measure, measured
 from liftednet.problems.priors import in_float64
-from liftednet.problems.state_fit import reach
 from liftednet.samples import row_chunks
 from liftednet.solution import Solution, Status
 
-from ..base import Solver, default_tolerance
+from ..base import Problem, Solver, Value
 from ..choice import solved_by
-from ..dual import Dual, SharedMap
+from ..dual import Dual, shared_map
 from ..output import SimplexDual, settled
-from ..state_links import (
-    OfLinks,
-    columns_above,
-    curvature_of,
-    hessian_of,
-    kept,
-    states_refusal,
-)
+from ..state_links import columns_above, hessian_of, pulled, row_scales
 from .loops import (
+    RAMP,
     Array,
+    LoopMap,
     Loops,
-    Ramp,
     array,
     at_hand,
     compiled_beside,
     in_threads,
     link_rows,
     ramp,
-    ramp_refusal,
     refusal,
     rows_of,
     worth_compiling,
@@ -83,6 +77,7 @@ _BY_DESCENT = (
     "pivot_rows.pivot",
 )  # fmt: skip
 _DESCENT = Loops((*_BY_DESCENT, _NEWTON[1]), "sweeps")
+_RELU = LoopMap(RAMP, 1.0, 0.0, math.inf)
 # of CompiledSimplex
 _SIMPLEX = "simplex_rows.simplex_rows", "measure_rows.of_simplex"
 # of CoordinateDescent
@@ -90,29 +85,45 @@ _PASSES = 20_000  # over rows
 _QUICK = 16  # times as fast an entry of sums is in a step of torch's as one of states
 _FIT = 1_500  # entries in whose time torch begins and ends a fit
 
-Cache = TypeVar("Cache")
 
+class _ByLoops(Solver[Problem, Value, None]):
+    """A solver that suits what its loops serve, where no compiler is waited for in vain.
 
-class _ByLoops(ABC):
-    """A solver that suits what its loops serve, where no compiler is waited for in vain."""
+    Attributes:
+        others: the names of those that solve what the loops leave.
+    """
+
+    others: ClassVar[tuple[str, ...]]
 
     @abstractmethod
-    def _asks(self, problem: Any) -> tuple[Loops, int] | None:
+    def _asks(self, problem: Problem) -> tuple[Loops, int] | None:
         """Return loops, and entries as for `worth_compiling`; None of what suits others."""
 
-    def suits(self, problem: Any) -> bool:
+    def suits(self, problem: Problem) -> bool:
         """Say whether loops wait for a problem that suits them, or that is worth the compiler."""
         asked = self._asks(problem)
         return asked is not None and (worth_compiling(asked[1]) or at_hand(asked[0]))
 
-    def repeated(self, problem: Any) -> bool:
+    def repeated(self, problem: Problem) -> bool:
         """Say whether loops are compiled for a problem that suits them, maybe beside others."""
         asked = self._asks(problem)
         return asked is not None and compiled_beside(*asked)
 
+    def solve(
+        self, problem: Problem, start: Value | None = None, cache: None = None
+    ) -> Solution[Value]:
+        """Return the minimizer to the tolerance; the solution names the solver that found it."""
+        started = time.perf_counter()
+        with suppress(SolverError):  # what the loops leave unfinished
+            solution = super().solve(problem, start, cache)
+            if solution.status is Status.SOLVED:
+                return solution
+        solution = solved_by(problem, self.others, start, self.tolerance)
+        return replace(solution, seconds=time.perf_counter() - started)
+
 
 @dataclass(frozen=True)
-class _OnRamps(_ByLoops, Solver[StateFit, Tensor, Cache], Generic[Cache]):
+class _OnRamps(_ByLoops[StateFit, Tensor]):
     """A solver of what `Dual` serves, where the activation is a ramp, on a CPU with Numba."""
 
     kind = StateFit
@@ -120,7 +131,12 @@ class _OnRamps(_ByLoops, Solver[StateFit, Tensor, Cache], Generic[Cache]):
 
     def refusal(self, problem: StateFit) -> str | None:
         """Ask for quadratic links, a ramp, a CPU, and Numba."""
-        return states_refusal(problem) or ramp_refusal(problem)
+        activation = problem.divergence.activation
+        if refused := Dual().refusal(problem):
+            return refused
+        if ramp(activation) is None:
+            return f"it needs an activation of at most three straight pieces, not {activation!r}"
+        return refusal(problem.pre_activation)
 
     def measured(self, problem: StateFit, value: Tensor) -> Measure:
         """Return the measure of the problem by a loop, in a quarter of its time."""
@@ -140,7 +156,7 @@ class _OnRamps(_ByLoops, Solver[StateFit, Tensor, Cache], Generic[Cache]):
 
 
 @dataclass(frozen=True)
-class CompiledNewton(_OnRamps[SharedMap]):
+class CompiledNewton(_OnRamps):
     """Solves a state fit with few quadratic links exactly, samples in vector registers.
 
     Semismooth Newton steps on the dual of `Dual`, min |y + h|^2 / 2 + Phi*(U - y A'), for an
@@ -163,6 +179,7 @@ class CompiledNewton(_OnRamps[SharedMap]):
         tensor([[1.5000, 0.0000]])
     """
 
+    others = ("dual",)
     name: str = field(default="compiled-newton", init=False)
 
     def refusal(self, problem: StateFit) -> str | None:
@@ -180,31 +197,14 @@ class CompiledNewton(_OnRamps[SharedMap]):
             return None
         return Loops(_NEWTON, "below_links"), problem.pre_activation.numel()
 
-    def prepare(self, problem: StateFit, previous: SharedMap | None = None) -> SharedMap:
-        """Return the links' weights in rotated coordinates, the previous ones if they serve."""
-        return Dual().prepare(problem, previous)
-
-    def solve(
-        self, problem: StateFit, start: Tensor | None = None, cache: SharedMap | None = None
-    ) -> Solution[Tensor]:
-        """Return the minimizer to the tolerance, finished by `Dual` where it resists."""
-        started, shared = time.perf_counter(), self.prepare(problem, cache)
-        solution = super().solve(problem, start, shared)
-        if solution.status is Status.SOLVED:
-            return solution
-        resisting = solved_by(problem, ("dual",), start, self.tolerance, {"dual": shared})
-        steps = solution.iterations + resisting.iterations
-        seconds = time.perf_counter() - started
-        return replace(resisting, iterations=steps, seconds=seconds, solver=self.name)
-
     def minimize(
-        self, problem: StateFit, start: Tensor | None, shared: SharedMap | None, tolerance: float
+        self, problem: StateFit, start: Tensor | None, cache: None, tolerance: float
     ) -> tuple[Tensor, int]:
         """Return the minimizer, not yet to the tolerance where it is too ill-conditioned."""
         from .newton_rows import newton_rows
 
-        line = ramp(problem.divergence.activation)
-        assert line is not None and shared is not None  # asked for by obstacle, and prepared
+        line, shared = ramp(problem.divergence.activation), shared_map(problem)
+        assert line is not None  # asked for by refusal
         map_ = [x.contiguous().numpy() for x in (shared.map, shared.turn, shared.spectrum)]
         u, links = array(problem.pre_activation.double()), link_rows(problem)
         begin, z = u[:0] if start is None else array(start.double()), np.empty(u.shape)
@@ -219,18 +219,16 @@ class CompiledNewton(_OnRamps[SharedMap]):
 
 
 @dataclass(frozen=True)
-class SharedHessian(OfLinks):
-    """What fits below the same links share.
+class SharedHessian:
+    """What all samples share, in the forms that loops take.
 
     Attributes:
         hessian: H, the sum of scale_k W_k W_k', (units, units), float64.
         columns: of all links.
-        others: what other solvers have prepared, by their names.
     """
 
     hessian: Array
     columns: int
-    others: dict[str, Any]
 
     @cached_property
     def panels(self) -> Array:
@@ -256,7 +254,7 @@ class SharedHessian(OfLinks):
 
 
 @dataclass(frozen=True)
-class CompiledDescent(_OnRamps[SharedHessian]):
+class CompiledDescent(_OnRamps):
     """Solves a state fit below quadratic links by coordinate descent, where steps are few.
 
     Sixteen samples at a time in vector registers where few sweeps over the units do. Else sample
@@ -280,6 +278,7 @@ class CompiledDescent(_OnRamps[SharedHessian]):
         tensor([[1.5000, 0.0000]])
     """
 
+    others = "dual", "proximal"
     name: str = field(default="compiled-descent", init=False)
 
     def _asks(self, problem: StateFit) -> tuple[Loops, int] | None:
@@ -289,64 +288,51 @@ class CompiledDescent(_OnRamps[SharedHessian]):
         entries = 0 if theirs else problem.pre_activation.numel()
         return (_DESCENT, entries) if problem.units <= _UNITS else None
 
-    def prepare(self, problem: StateFit, previous: SharedHessian | None = None) -> SharedHessian:
-        """Return the links' products, the previous ones if they serve."""
-        if previous is not None and previous.serves(problem):
-            return previous
-        hessian = hessian_of(problem).numpy()
-        return SharedHessian(*kept(problem), hessian, columns_above(problem), {})
+    def minimize(
+        self, problem: StateFit, start: Tensor | None, cache: None, tolerance: float
+    ) -> tuple[Tensor, int]:
+        """Return the minimizer.
 
-    def solve(
-        self, problem: StateFit, start: Tensor | None = None, cache: SharedHessian | None = None
-    ) -> Solution[Tensor]:
-        """Return the minimizer to the tolerance; the solution names the solver that found it."""
-        started = time.perf_counter()
-        shared = self.prepare(problem, cache)
-        tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
-        value = self._states(problem, start, shared, tolerance)
-        if value is not None:
-            solution = self.judged(problem, value, 1, started, tolerance)
-            if solution.status is Status.SOLVED:
-                return solution
-        others = ("dual", "proximal")
-        solution = solved_by(problem, others, start, self.tolerance, shared.others)
-        return replace(solution, seconds=time.perf_counter() - started)
+        Raises:
+            SolverError: that takes more than it does others.
+        """
+        value = self._states(problem, start, tolerance)
+        if value is None:
+            raise SolverError("descent takes longer than other solvers do.")
+        return value, 1
 
-    def _states(
-        self, problem: StateFit, start: Tensor | None, shared: SharedHessian, tolerance: float
-    ) -> Tensor | None:
+    def _states(self, problem: StateFit, start: Tensor | None, tolerance: float) -> Tensor | None:
         """Return the states, or None where that takes more than it does others."""
         from .descent_rows import descend, sweep
         from .pivot_rows import pivot
 
         line = ramp(problem.divergence.activation)
-        assert line is not None  # asked for by obstacle
+        assert line is not None  # asked for by refusal
+        shared = SharedHessian(hessian_of(problem).numpy(), columns_above(problem))
         rest = rest_of(line, problem.units)
         value = problem.pre_activation.new_empty(problem.samples, problem.units)
 
-        def begin(part: slice, right: Tensor) -> tuple[Array, Array]:
+        def begun(part: slice) -> tuple[Array, Array]:
+            right = right_side(problem, part)
             z = torch.zeros_like(right) if start is None else start[part].double().clone()
             return right.numpy(), z.contiguous().numpy()
 
-        def begun(part: slice) -> tuple[Array, Array, Array]:
-            right, scale = _asked(problem, part)
-            b, z = begin(part, right)
-            return b, (tolerance * scale).numpy(), z
+        def goal(part: slice) -> Array:
+            return (tolerance * row_scales(problem, part).double().unsqueeze(1)).numpy()
 
         def alone(part: slice, budget: float) -> tuple[float, Array]:
-            right, goal, z = begun(part)
-            used: float = descend(shared.hessian, right, rest, goal, budget * len(z), z)
+            right, z = begun(part)
+            used: float = descend(shared.hessian, right, rest, goal(part), budget * len(z), z)
             return used / len(z), z
 
         def by_sets(part: slice, _: Any) -> tuple[float, Array]:
-            right, z = begin(part, _pulled(problem, part)[0])
+            right, z = begun(part)
             most: float = pivot(shared.inverses, right, z)
             return most, z
 
         def together(part: slice, most: int) -> tuple[int, Array]:
-            right, goal, z = begun(part)
-            parts = shared.hessian, shared.panels, right, line, goal, most
-            return sweep(*parts, z), z
+            right, z = begun(part)
+            return sweep(shared.hessian, shared.panels, right, line, goal(part), most, z), z
 
         def all_by(way: Callable[[slice, Any], tuple[float, Array]], most: Any) -> Tensor | None:
             def work(mine: slice) -> bool:
@@ -372,18 +358,18 @@ class CompiledDescent(_OnRamps[SharedHessian]):
         return found
 
 
-def rest_of(line: Ramp, units: int) -> Any:
+def rest_of(line: LoopMap, units: int) -> Any:
     """Return a ramp as descent in one sample after another takes it."""
     from .descent_rows import Rest
 
-    low, high = (np.full((1, units), end) for end in line[1:])
+    low, high = (np.full((1, units), end) for end in (line.low, line.high))
     return Rest(low, high, 1.0 / line.alpha, 1.0, 0.0)
 
 
 def _has_few_sets(problem: StateFit) -> bool:
     """Say whether states are not negative, and samples more than sets of units that are free."""
     few = problem.units <= _FEW and problem.samples >= 1 << problem.units
-    return few and ramp(problem.divergence.activation) == (1.0, 0.0, math.inf)
+    return few and ramp(problem.divergence.activation) == _RELU
 
 
 def _some(problem: StateFit, count: int) -> slice:
@@ -392,28 +378,10 @@ def _some(problem: StateFit, count: int) -> slice:
     return slice(0, min(count * step, problem.samples), step)
 
 
-def _asked(problem: StateFit, part: slice) -> tuple[Tensor, Tensor]:
-    """Return b for these samples, and their largest of 1, the reach of U and V W' lam_k / lam."""
-    right, pulled = _pulled(problem, part)
-    u = problem.pre_activation[part].double()
-    found = torch.cat([reach(problem.divergence.activation, u), *pulled], 1)
-    return right, found.abs().amax(1, keepdim=True).clamp(min=1.0)
-
-
-def _pulled(problem: StateFit, part: slice) -> tuple[Tensor, list[Tensor]]:
-    """Return b for these samples, U and the sum of (V - c - L C) W' lam_k / lam; and V W' alone."""
-    right, each = problem.pre_activation[part].double().clone(), []
-    for link in problem.links:
-        assert isinstance(link.divergence, Joint)  # the quadratic divergence
-        share, turned = link.lam / problem.lam, link.weight.double().T
-        target = link.target[part].double()
-        each.append(share * (target @ turned))
-        offset = link.offset if link.offset.ndim == 1 else link.offset[part]
-        away = link.divergence.offset(target) + curvature_of(link) * offset.double()
-        right += each[-1]
-        if bool(away.any()):
-            right -= share * (away @ turned)
-    return right, each
+def right_side(problem: StateFit, part: slice) -> Tensor:
+    """Return b for these samples, U and the sum of (V - c - L C) W' lam_k / lam, float64."""
+    links = (link.rows(part).double() for link in problem.links)
+    return pulled(problem.lam, problem.pre_activation[part].double(), links) / problem.lam
 
 
 def _chunks(whole: slice, columns: int) -> Iterator[slice]:
@@ -423,7 +391,7 @@ def _chunks(whole: slice, columns: int) -> Iterator[slice]:
 
 
 @dataclass(frozen=True)
-class CompiledSimplex(_ByLoops, Solver[OutputFit, Tensor, None]):
+class CompiledSimplex(_ByLoops[OutputFit, Tensor]):
     """Solves the cross-entropy on the simplex as `SimplexDual` does, samples in vector registers.
 
     Lifted Neural Networks, appendix A.
@@ -442,6 +410,7 @@ class CompiledSimplex(_ByLoops, Solver[OutputFit, Tensor, None]):
     """
 
     kind = OutputFit
+    others = ("simplex-dual",)
     name: str = field(default="compiled-simplex", init=False)
 
     def refusal(self, problem: OutputFit) -> str | None:
@@ -489,7 +458,7 @@ def _joined(parts: Iterable[tuple[float, float]]) -> Measure:
 
 
 @dataclass(frozen=True)
-class CoordinateDescent(_ByLoops, Solver[WeightFit, Weights, None]):
+class CoordinateDescent(_ByLoops[WeightFit, Weights]):
     """Solves a quadratic weight fit with a penalty of entries or of rows, by its Gram matrix.
 
     With H the Gram matrix about the mean of X and q what it pulls to, every unit is
@@ -516,6 +485,7 @@ class CoordinateDescent(_ByLoops, Solver[WeightFit, Weights, None]):
     """
 
     kind = WeightFit
+    others = ("proximal-weights",)
     tolerance: float | None = None
     name: str = field(default="coordinate-descent", init=False)
 
@@ -539,28 +509,20 @@ class CoordinateDescent(_ByLoops, Solver[WeightFit, Weights, None]):
         entries = _FIT + problem.design.features**2 // _QUICK * problem.units
         return Loops((f"descent_rows.{loop}",), call), entries
 
-    def solve(
-        self, problem: WeightFit, start: Weights | None = None, cache: None = None
-    ) -> Solution[Weights]:
-        """Return the minimizer to the tolerance; the solution names the solver that found it."""
-        started = time.perf_counter()
-        solution = super().solve(problem, start, cache)
-        if solution.status is Status.SOLVED:
-            return solution
-        solution = solved_by(problem, ("proximal-weights",), start, self.tolerance)
-        return replace(solution, seconds=time.perf_counter() - started)
-
     def minimize(
         self, problem: WeightFit, start: Weights | None, cache: None, tolerance: float
     ) -> tuple[Weights, int]:
-        """Return the minimizer, or what was reached where that takes too long."""
+        """Return the minimizer.
+
+        Raises:
+            SolverError: that takes more than it does others.
+        """
         from .descent_rows import descend_together
 
         found = parted(problem.penalty, (problem.design.features, problem.units))
         assert isinstance(problem.divergence, Joint) and found is not None  # asked for by refusal
         if has_few_inputs(problem, found):
-            few = by_few_inputs(problem, found, start, 1e-3 * tolerance)
-            return problem.zeros() if few is None else few, int(few is not None)
+            return by_few_inputs(problem, found, start, 1e-3 * tolerance), 1
         design, asked = problem.design.centered, problem.asked  # by one pass with the Gram matrix
         (gram, mean), curvature = design.about_mean, problem.divergence.smoothness
         hessian = problem.lam * curvature * gram
@@ -572,14 +534,15 @@ class CoordinateDescent(_ByLoops, Solver[WeightFit, Weights, None]):
         z = array(begin.matrix.double().T).copy()
         if found.group:
             square, group = float(found.square), float(found.group)
-            most = descend_together(whole, b, square, group, goal, _PASSES, z)
+            if math.isinf(descend_together(whole, b, square, group, goal, _PASSES, z)):
+                raise SolverError("passes take longer than other solvers do.")
         else:
-            most = minimize_entries(found, whole, b, goal, z, LONGEST)
+            minimize_entries(found, whole, b, goal, z, LONGEST)
         matrix = torch.from_numpy(z).T
         if mean is not None:
             bias = asked[-1] / (design.mass * curvature) - mean @ matrix
             matrix = torch.cat([matrix, bias.unsqueeze(0)])
-        return design.split(matrix), int(math.isfinite(most))
+        return design.split(matrix), 1
 
     def measured(self, problem: WeightFit, value: Weights) -> Measure:
         """Return the measure of the problem, by passes over the samples where these are enough."""
@@ -623,8 +586,8 @@ def sweeps(*_: Any) -> None:
 
     of_entries()
     pivot(inverses(np.ones((1, 1))), np.ones((1, 1)), np.ones((1, 1)))
-    one, line = np.ones((1, 1)), Ramp(*map(np.float64, (1.0, 0.0, math.inf)))
-    sweep(one, panelled(one), one, line, one, 1, one)
+    one = np.ones((1, 1))
+    sweep(one, panelled(one), one, _RELU, one, 1, one)
     CompiledDescent().measured(_below(), torch.ones(1, 1, dtype=torch.float64))
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from liftednet import processes
 from liftednet.divergences import Joint
+from liftednet.errors import SolverError
 from liftednet.penalties import L1, GroupLasso, Penalty, SquaredFrobenius
 from liftednet.problems import Design, WeightFit, Weights
 
@@ -81,8 +82,8 @@ def has_few_inputs(problem: WeightFit, found: Parts) -> bool:
 
 def minimize_entries(
     found: Parts, hessian: Array, right: Array, goal: float, z: Array, longest: float
-) -> float:
-    """Put the least z'Hz / 2 - <z, b> + penalty of every unit into z; infinite if it takes longer.
+) -> None:
+    """Put the least z'Hz / 2 - <z, b> + penalty of every unit into z.
 
     Args:
         found: the penalty, with ends of the inputs of H.
@@ -91,6 +92,9 @@ def minimize_entries(
         goal: what a slope may miss.
         z: (units, inputs), where to begin.
         longest: sweeps of each unit.
+
+    Raises:
+        SolverError: they are not enough.
     """
     from .descent_rows import Rest, descend
 
@@ -104,16 +108,20 @@ def minimize_entries(
         used: float = descend(hessian, right[part], own, goals[part], budget, z[part])
         return used
 
-    return max(in_threads(work, *z.shape))
+    if math.isinf(max(in_threads(work, *z.shape))):
+        raise SolverError("descent takes longer than other solvers do.")
 
 
 def by_few_inputs(
     problem: WeightFit, found: Parts, start: Weights | None, tolerance: float
-) -> Weights | None:
+) -> Weights:
     """Return the weights by a set of inputs, to which those are added that contradict the others.
 
     As celer and skglm do it (Massias, Gramfort and Salmon, Celer, 2018), but the fit of a set is
-    exact. None where that takes too long.
+    exact.
+
+    Raises:
+        SolverError: that takes more than it does others.
     """
     design, divergence = problem.design.centered, problem.divergence
     assert isinstance(divergence, Joint) and divergence.smoothness is not None
@@ -143,7 +151,7 @@ def by_few_inputs(
             break
         chosen, inside = torch.cat([chosen, new]), inside | added
         if len(chosen) > MOST_INPUTS:
-            return None
+            raise SolverError("too many inputs are not 0.")
         columns = design.inputs.detach().T[new].double().T  # of which each lies in one piece
         if design.shift is not None:
             columns -= design.shift[new]
@@ -157,11 +165,7 @@ def by_few_inputs(
         ends = found
         if len(found.low) > 1:
             ends = found._replace(low=found.low[chosen], high=found.high[chosen])
-        used = minimize_entries(
-            ends, array(hessian), array(right[chosen].T), goal, z, _LONGEST_OF_FEW
-        )
-        if not math.isfinite(used):
-            return None
+        minimize_entries(ends, array(hessian), array(right[chosen].T), goal, z, _LONGEST_OF_FEW)
         matrix[chosen] = torch.from_numpy(z).T
         parts, rest = matrix[chosen].split([block.shape[1] for block in blocks]), left
         for block, part in zip(blocks, parts, strict=True):

@@ -109,7 +109,7 @@ class Layer(NamedTuple):
     Attributes:
         units: how many.
         lam: the weight of Phi.
-        alpha: the slope of phi below zero, as of a `Ramp`.
+        alpha: the slope of phi below zero, as of a `LoopMap`.
         low: its least value.
         high: its largest value.
     """
@@ -311,7 +311,7 @@ def link_map(divergence: Divergence, units: int) -> tuple[float, ...] | None:
     if type(activation) is Softmax:
         return ()
     found = ramp(activation)
-    return None if found is None else (1.0, 0.0, *map(float, found))
+    return None if found is None else (1.0, 0.0, *found[1:])
 
 
 def _tiled(link: Link, blocks: StateBlocks) -> tuple[TileLink, LinkPlan]:
@@ -399,7 +399,7 @@ class FusedStates(Solver[StateFit, Tensor, None]):
                 value,
                 steps,
                 Goal(value.new_empty(count * scratch), step_size(problem), goal),
-                Layer(units, float(problem.lam), *map(float, line)),
+                Layer(units, float(problem.lam), *line[1:]),
                 links,
                 problem.samples,
                 self.max_iterations,

@@ -159,15 +159,6 @@ def test_a_limit_of_steps_is_told() -> None:
     refuses(Exception, "max_iterations", found.require_solved)
 
 
-@pytest.mark.parametrize("solver", [Dual(), Proximal()])
-def test_what_links_share_serves_until_they_change(solver: Any) -> None:
-    problem = states_that_resist()
-    shared = solver.prepare(problem)
-    assert solver.prepare(problem, shared) is shared
-    problem.links[0].weight.mul_(0.9)
-    assert solver.prepare(problem, shared) is not shared
-
-
 @pytest.mark.parametrize(
     ("mean", "seed"), [(0.0, 0), (1.0, 0), (1e4, 0), *((1e6, seed) for seed in range(6))]
 )

@@ -31,6 +31,7 @@ from liftednet.solvers.compiled import loops, pivot_rows, recurrent_rows, solver
 from liftednet.solvers.compiled.lanes import LANES, compiled, filled
 from liftednet.solvers.compiled.loops import ramp
 from liftednet.solvers.compiled.solvers import CompiledDescent, CompiledNewton, CompiledSimplex
+from liftednet.solvers.state_links import hessian_of, row_scales
 from tests.draws import normal
 
 KNOWN: list[Activation] = [
@@ -171,12 +172,12 @@ def test_sweeps_over_sixteen_samples_at_once_reach_what_the_dual_does(activation
     from liftednet.solvers.compiled.descent_rows import sweep
 
     problem = states(activation, torch.float64, 37)
-    shared, dual = CompiledDescent().prepare(problem), solve(problem, "dual").value
-    right, scale = solvers._asked(problem, slice(None))
-    line = ramp(activation)
+    shared = solvers.SharedHessian(hessian_of(problem).numpy(), 0)
+    right, scale = solvers.right_side(problem, slice(None)), row_scales(problem, slice(None))
+    line, dual = ramp(activation), solve(problem, "dual").value
     for start in (torch.zeros_like(dual), activation.forward(-3 * problem.pre_activation)):
         z = start.numpy().copy()
-        parts = shared.hessian, shared.panels, right.numpy(), line, (1e-9 * scale).numpy()
+        parts = shared.hessian, shared.panels, right.numpy(), line, (1e-9 * scale[:, None]).numpy()
         assert 0 < sweep(*parts, 5_000, z) < 5_000
         assert torch.allclose(torch.from_numpy(z), dual, atol=1e-6)
         assert problem.measure(torch.from_numpy(z)).residual <= 1e-9
