@@ -40,8 +40,7 @@ def consensus(
         matrix = penalty.nearly(met) if met.apart <= goal else penalty.project(met.points[-1])
         value = torch.cat([matrix, met.value[len(matrix) :]])
         if problem.design.bias:
-            assert problem.divergence.smoothness is not None  # asked for by refusal
-            steep = problem.lam * problem.divergence.smoothness * problem.design.mass
+            steep = problem.curvature * problem.design.mass
             value[-1] -= problem.gradient(value)[0][-1] / steep
         residual = problem.measure(problem.design.centered.split(value)).residual
         if residual < best:
@@ -53,8 +52,7 @@ def consensus(
 
 def _splitting(problem: WeightFit, penalty: Sum, start: Tensor) -> Splitting:
     design, features = problem.design.centered, problem.design.features
-    assert problem.divergence.smoothness is not None  # asked for by obstacle
-    curvature, (gram, mean) = problem.lam * problem.divergence.smoothness, design.about_mean
+    curvature, (gram, mean) = problem.curvature, design.about_mean
     sizes, basis = torch.linalg.eigh(curvature * gram)
     sizes = sizes.clamp(min=0) + sum(square.curvature for square in penalty.squares)
 
@@ -289,6 +287,6 @@ def _about_the_mean(problem: WeightFit) -> tuple[Tensor | None, float, float]:
     whole, design = problem.smoothness or 1.0, problem.design.centered
     if not design.bias or design.wide or not isinstance(problem.divergence, Joint):
         return None, whole, whole
-    (gram, mean), lam = design.about_mean, problem.lam * problem.divergence.smoothness
+    (gram, mean), curvature = design.about_mean, problem.curvature
     least = torch.finfo(torch.float64).eps * whole
-    return mean, lam * design.mass, max(lam * largest_eigenvalue(gram), least)
+    return mean, curvature * design.mass, max(curvature * largest_eigenvalue(gram), least)

@@ -8,11 +8,13 @@ it needs neither.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from .state_links import OfSamples
 
 _SEARCHES = 40  # evaluations of phi in one line search; two are the rule
 _FLAT = 0.5  # a line search ends when every slope has fallen to this share
@@ -45,7 +47,7 @@ class _Composition(Protocol):
 
 
 @dataclass
-class Point:
+class Point(OfSamples):
     """Where the descent stands, and where it goes.
 
     Attributes:
@@ -67,10 +69,6 @@ class Point:
     direction: Tensor
     decrease: Tensor
     step: Tensor
-
-    def rows(self, keep: Tensor) -> Point:
-        """Return the point of some rows of the batch."""
-        return Point(*(getattr(self, field.name)[keep] for field in fields(self)))
 
 
 def starting_point(problem: _Composition, y: Tensor) -> Point:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -477,9 +477,19 @@ class TemporalSimplexDescent(Optimizer):
             SolverError: gradients that are NaN or infinite; the weights are as they were.
         """
         closure = torch.enable_grad()(needs_closure("TemporalSimplexDescent", closure))
-        mixture = _Mixture(self._cell_parameters, self._generator)
-        with TemporalParts(self._cell, mixture.add) as parts:
-            mixture.parts = parts
+        total, mixed = ([torch.zeros_like(p) for p in self._cell_parameters] for _ in range(2))
+
+        @cache  # drawn when the number of steps is known
+        def shares() -> Tensor:
+            return simplex_weights(parts.steps, self._generator)
+
+        def add(step: int, part: list[Tensor]) -> None:
+            torch._foreach_add_(total, part)
+            norm = float(part_norm(part))
+            if norm > 0:
+                torch._foreach_add_(mixed, part, alpha=float(shares()[step]) / norm)
+
+        with TemporalParts(self._cell, add) as parts:
             loss = closure()
         if parts.steps == 0:
             raise DataError(f"The closure never called the cell {type(self._cell).__name__}.")
@@ -488,7 +498,9 @@ class TemporalSimplexDescent(Optimizer):
                 f"The closure called {type(self._cell).__name__} once, for a whole sequence: its "
                 "gradient has no parts in time. Apply a cell such as nn.RNNCell step by step."
             )
-        for parameter, value in zip(self._cell_parameters, mixture.direction(), strict=True):
+        norm = float(part_norm(mixed))
+        cell = total if norm == 0 else [m * (float(part_norm(total)) / norm) for m in mixed]
+        for parameter, value in zip(self._cell_parameters, cell, strict=True):
             parameter.grad = value if parameter.grad is None else parameter.grad + value
         group = self.param_groups[0]
         moved = [w for w in group["params"] if w.grad is not None]
@@ -498,35 +510,6 @@ class TemporalSimplexDescent(Optimizer):
         rate = group["lr"] if length <= group["threshold"] else group["lr"] / length
         torch._foreach_add_(moved, direction, alpha=-rate)
         return loss
-
-
-class _Mixture:
-    """Sums the parts of a gradient, plainly and normalized with random weights."""
-
-    def __init__(self, parameters: list[nn.Parameter], generator: torch.Generator) -> None:
-        self.parts: TemporalParts | None = None
-        self._generator = generator
-        self._total: list[Tensor] = [torch.zeros_like(p) for p in parameters]
-        self._mixed: list[Tensor] = [torch.zeros_like(p) for p in parameters]
-        self._shares: Tensor | None = None
-
-    def add(self, step: int, part: list[Tensor]) -> None:
-        """Take one part; the weights are drawn when the number of steps is known."""
-        if self._shares is None:
-            assert self.parts is not None
-            self._shares = simplex_weights(self.parts.steps, self._generator)
-        torch._foreach_add_(self._total, part)
-        norm = float(part_norm(part))
-        if norm > 0:
-            torch._foreach_add_(self._mixed, part, alpha=float(self._shares[step]) / norm)
-
-    def direction(self) -> list[Tensor]:
-        """Return d for the cell (eq. 3.5)."""
-        norm = float(part_norm(self._mixed))
-        if norm == 0:
-            return self._total
-        scale = float(part_norm(self._total)) / norm
-        return [m * scale for m in self._mixed]
 
 
 def simplex_weights(count: int, generator: torch.Generator) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from liftednet.errors import SolverError
 from liftednet.penalties import SquaredFrobenius
-from liftednet.problems import ConstrainedFit, Fit, WeightFit, Weights
+from liftednet.problems import ConstrainedFit, WeightFit, Weights
 from liftednet.sets.polyhedron import Array, least_excess
 from liftednet.solution import Solution, Status
 
@@ -78,12 +78,13 @@ class InteriorPoint(Solver[ConstrainedFit, Weights, None]):
         (tensor([0.], dtype=torch.float64), tensor([3.], dtype=torch.float64))
     """
 
+    kind = ConstrainedFit
     tolerance: float | None = None
     name: str = field(default="interior-point", init=False)
 
-    def obstacle(self, problem: Fit[Any]) -> str | None:
+    def refusal(self, problem: ConstrainedFit) -> str | None:
         """Ask for a smooth weight fit with a plain penalty, and linear constraints."""
-        if not isinstance(problem, ConstrainedFit) or not isinstance(problem.fit, WeightFit):
+        if not isinstance(problem.fit, WeightFit):
             return "it solves weight fits under constraints alone"
         if not problem.linear:
             return "it needs linear constraints, and CVXPY alone knows one of these"

@@ -7,7 +7,7 @@ the states of a recurrent layer by steps that are exact over time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from liftednet.samples import row_chunks
 
 from .base import Solver
 from .proximal import Proximal
-from .state_links import Unfinished, columns_above, quadratic, row_scales, states_refusal
+from .state_links import OfSamples, Unfinished, columns_above, quadratic, row_scales, states_refusal
 
 _FEW = 32  # columns above up to which the steps pay for any activation
 _FORCING = 0.02  # relative residual of the linear system of a step
@@ -35,7 +35,7 @@ Map = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class LinkState:
+class LinkState(OfSamples):
     """Where the pre-activations above stand, sample by sample.
 
     Attributes:
@@ -51,10 +51,6 @@ class LinkState:
     u: Tensor
     states: Tensor
     gap: Tensor
-
-    def rows(self, keep: Tensor) -> LinkState:
-        """Return some of the samples."""
-        return LinkState(*(getattr(self, field.name)[keep] for field in fields(self)))
 
 
 @dataclass(frozen=True)

@@ -113,8 +113,28 @@ def _simplex_columns(y: Tensor, u: Tensor, lam: float) -> tuple[Tensor, int]:
     from its largest entry, so that u of 1e6 costs no digits.
     """
     u, a = u - u.amax(0), y / lam
-    lower, upper = _bracket(a, y, u)
-    return _Columns(a, u).newton(upper, lower, settled(u.dtype))
+    lower, nu = _bracket(a, y, u)
+    steps, tiny = 0, torch.finfo(u.dtype).tiny
+    while True:
+        steps += 1
+        states, slopes = _states_at(nu, a, u)
+        total = states.sum(0)
+        excess = total - 1
+        if steps == _NEWTON_STEPS or float(excess.abs().max()) <= settled(u.dtype):
+            return states.div_(total), steps
+        nu = torch.maximum(nu - excess / slopes.sum(0).clamp_(min=tiny), lower)
+
+
+def _states_at(nu: Tensor, a: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Return z >= 0 with z - a / z = s at s = u + nu, and dz / ds.
+
+    With the root of s^2 + 4 a they are max(s, 0) + 2 a / (|s| + root) and z / root: nothing
+    cancels.
+    """
+    s = u + nu
+    root = torch.addcmul(4 * a, s, s).sqrt_().clamp_(min=torch.finfo(u.dtype).tiny)
+    states = s.clamp(min=0) + 2 * a / (s.abs() + root)
+    return states, states / root
 
 
 def _bracket(a: Tensor, y: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,36 +148,3 @@ def _bracket(a: Tensor, y: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     lower = torch.maximum(at_label.amin(0), at_center.amin(0))
     printed = 1 - (u + a).amax(0)
     return lower, torch.minimum(upper, printed)
-
-
-class _Columns:
-    """The states of a multiplier nu, in buffers that its evaluations share."""
-
-    def __init__(self, a: Tensor, u: Tensor) -> None:
-        self.u, self.twice, self.fourfold = u, 2 * a, 4 * a
-        self.shifted, self.root, self.states = (torch.empty_like(u) for _ in range(3))
-
-    def newton(self, nu: Tensor, lower: Tensor, end: float) -> tuple[Tensor, int]:
-        """Return states over their sum, and the steps from nu to where the sums are all but 1."""
-        steps = 0
-        while True:
-            steps += 1
-            total = self.states_of(nu).sum(0)
-            excess = total - 1
-            if steps == _NEWTON_STEPS or float(excess.abs().max()) <= end:
-                return self.states.div_(total), steps
-            slope = torch.div(self.states, self.root, out=self.shifted).sum(0)
-            least = torch.finfo(slope.dtype).tiny
-            nu = torch.maximum(nu - excess / slope.clamp_(min=least), lower)
-
-    def states_of(self, nu: Tensor) -> Tensor:
-        """Return z >= 0 with z - a / z = s at s = u + nu: max(s, 0) + 2 a / (|s| + root).
-
-        The root of s^2 + 4 a is kept: dz / ds = z / root. Nothing cancels.
-        """
-        torch.add(self.u, nu, out=self.shifted)
-        torch.addcmul(self.fourfold, self.shifted, self.shifted, out=self.root).sqrt_()
-        self.root.clamp_(min=torch.finfo(nu.dtype).tiny)
-        torch.abs(self.shifted, out=self.states).add_(self.root)
-        torch.div(self.twice, self.states, out=self.states)
-        return self.states.add_(self.shifted.clamp_(min=0))

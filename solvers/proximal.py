@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from liftednet.problems import Link, StateFit
 from liftednet.samples import largest_eigenvalue, row_chunks
 
 from .base import Solver
-from .state_links import Unfinished, hessian_of, pulled, quadratic, row_scales
+from .state_links import OfSamples, Unfinished, hessian_of, pulled, quadratic, row_scales
 
 _PATIENCE = 200  # steps in which a sample's movement must fall
 _COARSE = 1e-6  # relative movement that float32 reaches without trouble
@@ -88,7 +88,7 @@ def primal_rows(problem: StateFit, part: slice, step: float, hessian: Tensor | N
 
 
 @dataclass
-class Walk:
+class Walk(OfSamples):
     """Where accelerated steps of a batch are.
 
     Attributes:
@@ -104,10 +104,6 @@ class Walk:
     momentum: Tensor
     moved: Tensor
     earlier: Tensor
-
-    def rows(self, keep: Tensor) -> Walk:
-        """Return that of some samples."""
-        return Walk(*(getattr(self, field.name)[keep] for field in fields(self)))
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,7 @@ def _factored(problem: WeightFit, previous: Factor | None) -> Factor:
     if not problem.design.wide:
         _ = problem.cross  # in one pass with the Gram matrix
     assert isinstance(problem.penalty, SquaredFrobenius)  # asked for by refusal
-    assert problem.divergence.smoothness is not None
-    curvature, rho = problem.lam * problem.divergence.smoothness, problem.penalty.rho
+    curvature, rho = problem.curvature, problem.penalty.rho
     design = problem.design.centered
     data = design, curvature, rho
     if previous is not None and (previous.design, previous.curvature, previous.rho) == data:

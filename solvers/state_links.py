@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from functools import reduce
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,15 @@ class Rows(Protocol):
     def rows(self, keep: Tensor) -> Any:
         """Return the rows of some samples."""
         ...
+
+
+class OfSamples:
+    """A dataclass of tensors that all have a row for every sample."""
+
+    def rows(self, keep: Tensor) -> Self:
+        """Return what it is of some of the samples."""
+        parts = (getattr(self, part.name)[keep] for part in fields(self))  # type: ignore[arg-type]
+        return type(self)(*parts)
 
 
 Problem = TypeVar("Problem", bound=Rows)
@@ -145,6 +155,7 @@ def row_scales(problem: StateFit, part: slice) -> Tensor:
     u = problem.pre_activation[part]
     found = reach(problem.divergence.activation, u).amax(1).clamp(min=1.0)
     for link in problem.links:
-        pulled = link.rows(part).pulled().abs().amax(1).to(u)
-        found = torch.maximum(found, link.lam / problem.lam * pulled)
+        rows = link.rows(part)
+        asked = link.lam / problem.lam * rows.map.adjoint(rows.target).abs().amax(1)
+        found = torch.maximum(found, asked)
     return found

@@ -168,12 +168,6 @@ class Link:
             return None
         return self.lam * self.divergence.smoothness * self.map.squared_norm
 
-    def pulled(self) -> Tensor:
-        """Return A't, (samples, units), by float32 where A is a matrix: it only sets a scale."""
-        if isinstance(self.map, Times):
-            return self.target.float() @ self.map.weight.float().T
-        return self.map.adjoint(self.target)
-
     def rows(self, part: slice | Tensor) -> Link:
         """Return the link of some of the samples."""
         offset = self.offset if self.offset.ndim == 1 else self.offset[part]

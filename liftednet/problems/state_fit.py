@@ -181,7 +181,7 @@ class StateFit(Fit[Tensor]):
             if self.smoothness is None:
                 continue
             push = link.divergence.link_gradient(above) - link.target
-            pulled = link.lam * link.pulled()
+            pulled = link.lam * link.map.adjoint(link.target)
             pushed = link.lam * link.map.adjoint(push)
             gradient = gradient + pushed
             scale = torch.maximum(scale, pulled.abs().amax(1))

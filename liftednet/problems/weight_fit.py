@@ -210,11 +210,17 @@ class WeightFit(Fit[Weights]):
         return min(1.0, float(self._pulls.sum()) / self.design.mass or 1.0)
 
     @property
+    def curvature(self) -> float:
+        """Lam L, a Lipschitz constant of the gradient of the divergence in the pre-activations."""
+        assert self.divergence.smoothness is not None  # asked for by who takes it
+        return self.lam * self.divergence.smoothness
+
+    @property
     def smoothness(self) -> float | None:
         """A Lipschitz constant of the gradient of the divergence in [W; b + shift W], or None."""
         if self.divergence.smoothness is None:
             return None
-        return self.lam * self.divergence.smoothness * self.design.centered.squared_norm
+        return self.curvature * self.design.centered.squared_norm
 
     def measure(self, value: Weights) -> Measure:
         """Return the objective and the relative KKT residual at (W, b), in float64.
@@ -322,7 +328,7 @@ class WeightFit(Fit[Weights]):
         if self.design.bias:  # whose curvature is next to nothing where phi is saturated
             most += float((off[rows] ** 2 / (2 * self._curvature_of_bias(stacked))).sum())
         if isinstance(self.divergence, Joint):  # no curvature is told below eps
-            flat = self.lam * self.divergence.smoothness * self.design.centered.squares.max()
+            flat = self.curvature * self.design.centered.squares.max()
             most = min(most, float(off.square().sum() / (2 * _EPS * flat).clamp(min=_TINY)))
         kept = free.any(1) | self.by_gram  # of inputs at 0 no curvature is asked for
         kept[0] = True  # for a design has one
@@ -359,8 +365,7 @@ class WeightFit(Fit[Weights]):
         A gradient or prox-gradient mapping r by the curvature c of the row has r^2 / (2 c) to
         gain alone, in whatever units an input is, and all of n rows together 1 / n of their sum.
         """
-        assert self.divergence.smoothness is not None  # measured only for smooth divergences
-        curved = self.lam * self.divergence.smoothness * self.design.centered.squares
+        curved = self.curvature * self.design.centered.squares
         off, rows, steep = violation, len(weight), curved.unsqueeze(1)
         if self.penalty.by_rows:
             steep[:rows].add_(self.penalty.curvature)
@@ -396,8 +401,7 @@ class WeightFit(Fit[Weights]):
     @property
     def _steepest(self) -> float:
         """A Lipschitz constant of the gradient in b."""
-        assert self.divergence.smoothness is not None  # measured only for smooth divergences
-        return self.lam * self.divergence.smoothness * self.design.mass
+        return self.curvature * self.design.mass
 
     def _unseen(self, stacked: Tensor) -> float:
         """Return what the rounding of products may add to the gradient.
@@ -406,13 +410,12 @@ class WeightFit(Fit[Weights]):
         [W; b], several times what is seen, and 4 eps max d |v| over the root of the number of
         chunks that X'v is summed from.
         """
-        assert self.divergence.smoothness is not None  # that of a quadratic divergence
         design = self.design.centered
         lengths = design.gram.diagonal().sqrt()
         (chunks,) = processes.total(lengths.new_tensor(float(design.chunks(self.units))))
-        found = self.divergence.smoothness * (lengths.unsqueeze(1) * stacked).norm(dim=0)
-        most = (found + (self._pulls / chunks).sqrt()).max() * lengths.max()
-        return 4 * self.lam * design.rounding * float(most)
+        found = self.curvature * (lengths.unsqueeze(1) * stacked).norm(dim=0)
+        most = (found + self.lam * (self._pulls / chunks).sqrt()).max() * lengths.max()
+        return 4 * design.rounding * float(most)
 
     def across_mean(self, violation: Tensor) -> float:
         """Return the violation across the mean input, over terms of inputs about their mean.
@@ -487,8 +490,7 @@ class WeightFit(Fit[Weights]):
     @property
     def _smoothest(self) -> float:
         """No less than `smoothness`, which takes longer: shorter steps judge no less strictly."""
-        assert self.divergence.smoothness is not None  # measured only for smooth divergences
-        return self.lam * self.divergence.smoothness * self.design.centered.steepest
+        return self.curvature * self.design.centered.steepest
 
     def _quadratic(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
         """Return sum R(u) - <u, V> and X'grad R(u) from sums over samples alone."""
@@ -504,24 +506,18 @@ class WeightFit(Fit[Weights]):
 
         Of a quadratic R it is X'(grad R(u) - L C), for `cross` is without L C, too.
         """
-        crossed = "cross" in self.__dict__
-        value, units = stacked.new_zeros(()), self.units
-        sums = stacked.new_zeros(units if crossed else 2 * units, len(stacked))
+        value, sums = stacked.new_zeros(()), stacked.new_zeros(self.units, len(stacked))
         for part, chunk, u in self.pre_activations(stacked):
-            target = self.targets[part].double()
+            target, push = self.targets[part].double(), self.divergence.link_gradient(u)
             if valued:  # the logarithms of R take longer than its gradient
                 value += self._summed(u, target, part)
-            push, pulled = self.divergence.link_gradient(u), target
             if self.pulled is not self.targets:
-                pulled = self.pulled[part].double()
-                push = push - target + pulled
-            rows = self.design.weighed(push if crossed else torch.cat([push, pulled], 1), part)
+                push = push - target + self.pulled[part].double()
+            rows = self.design.weighed(push, part)
             sums[:, : self.design.features] += rows.T @ chunk  # faster than chunk' push
             sums[:, self.design.features :] += rows.sum(0).unsqueeze(1)
         value, sums = processes.total(value, sums)
-        if not crossed:
-            self.__dict__["cross"] = sums[units:].T  # in the same pass
-        return value, sums[:units].T
+        return value, sums.T
 
     def _link_value(self, stacked: Tensor) -> Tensor:
         value = stacked.new_zeros(())

@@ -520,13 +520,13 @@ class CoordinateDescent(_ByLoops[WeightFit, Weights]):
         from .descent_rows import descend_together
 
         found = parted(problem.penalty, (problem.design.features, problem.units))
-        assert isinstance(problem.divergence, Joint) and found is not None  # asked for by refusal
+        assert found is not None  # asked for by refusal
         if has_few_inputs(problem, found):
             return by_few_inputs(problem, found, start, 1e-3 * tolerance), 1
         design, asked = problem.design.centered, problem.asked  # by one pass with the Gram matrix
-        (gram, mean), curvature = design.about_mean, problem.divergence.smoothness
-        hessian = problem.lam * curvature * gram
-        right = problem.lam * (asked if mean is None else asked[:-1] - mean.outer(asked[-1]))
+        (gram, mean), lam = design.about_mean, problem.lam
+        hessian = problem.curvature * gram
+        right = lam * (asked if mean is None else asked[:-1] - mean.outer(asked[-1]))
         right = right if found.pull is None else right + found.pull
         size = max(float(right.abs().max()), found.kink, found.group)
         goal, whole, b = max(ROUNDING, 1e-3 * tolerance) * size, array(hessian), array(right.T)
@@ -540,7 +540,7 @@ class CoordinateDescent(_ByLoops[WeightFit, Weights]):
             minimize_entries(found, whole, b, goal, z, LONGEST)
         matrix = torch.from_numpy(z).T
         if mean is not None:
-            bias = asked[-1] / (design.mass * curvature) - mean @ matrix
+            bias = lam * asked[-1] / (design.mass * problem.curvature) - mean @ matrix
             matrix = torch.cat([matrix, bias.unsqueeze(0)])
         return design.split(matrix), 1
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
-from liftednet.divergences import Joint
 from liftednet.errors import SolverError
 from liftednet.penalties import L1, GroupLasso, Penalty, SquaredFrobenius
 from liftednet.problems import Design, WeightFit, Weights
@@ -123,9 +122,8 @@ def by_few_inputs(
     Raises:
         SolverError: that takes more than it does others.
     """
-    design, divergence = problem.design.centered, problem.divergence
-    assert isinstance(divergence, Joint) and divergence.smoothness is not None
-    curvature, features = problem.lam * divergence.smoothness, design.features
+    design, curvature = problem.design.centered, problem.curvature
+    features = design.features
     left, mean = _about_mean(design, problem.ridge_targets)
     pull = 0.0 if found.pull is None else found.pull
     ups, downs = found.high > 0, found.low < 0

@@ -40,7 +40,7 @@ class Rows:
         """Pass forward at a point, (parameters,) in float64, and form J."""
         self.outputs, self.jacobians = output_jacobians(forward, point)
         self.size = sum(jacobian.numel() for jacobian in self.jacobians)
-        self._split = forward.split
+        self._split, self._targets = forward.split, forward.targets
 
     @staticmethod
     def serves(forward: Forward) -> bool:
@@ -59,12 +59,12 @@ class Rows:
         found = [jacobian.flatten(0, 2).T @ u.flatten() for jacobian, u in pairs]
         return self._split(torch.stack(found).sum(0))
 
-    def curvature(self, curved: Sequence[Product]) -> Tensor:
-        """Return J' Hess R J for products with Hess R, (parameters, parameters)."""
+    def curvature(self) -> Tensor:
+        """Return J' Hess R J, (parameters, parameters)."""
         found = []
-        for jacobian, product, outputs in zip(self.jacobians, curved, self.outputs, strict=True):
-            bent = hessians(product, outputs) @ jacobian
-            found.append(jacobian.flatten(0, 2).T @ bent.flatten(0, 2))
+        for target, outputs, rows in zip(self._targets, self.outputs, self.jacobians, strict=True):
+            bent = hessians(target.curved(outputs), outputs) @ rows
+            found.append(rows.flatten(0, 2).T @ bent.flatten(0, 2))
         return torch.stack(found).sum(0)
 
 
@@ -159,7 +159,7 @@ class NormalEquations(DirectModel):
         super().__init__(forward, point)
         linear = self.operator.linear
         if isinstance(linear, Rows) and linear.size * len(point) <= _MOST_PRODUCTS:
-            formed = linear.curvature(self.operator.curved)
+            formed = linear.curvature()
         else:
             formed = (by_samples if forward.layers is None else by_layers)(forward, point)
         (self.curvature,) = processes.total(formed)
@@ -231,9 +231,7 @@ def by_samples(forward: Forward, point: Tensor) -> Tensor:
     """Return J' Hess R J from Jacobians sample by sample, (parameters, parameters)."""
     curvature = point.new_zeros(len(point), len(point))
     for part in parts_of(forward, len(point)):
-        for target, outputs, rows in zip(part.targets, *output_jacobians(part, point), strict=True):
-            bent = hessians(target.curved(outputs), outputs) @ rows
-            curvature += rows.flatten(0, 2).T @ bent.flatten(0, 2)
+        curvature += Rows(part, point).curvature()
     return curvature
 
 
