@@ -32,7 +32,6 @@ from torch import Tensor
 
 from liftednet import processes
 from liftednet.activation import Activation
-from liftednet.activations import smooth
 from liftednet.activations.piecewise_linear import (
     Bounded,
     Clipped,
@@ -41,20 +40,14 @@ from liftednet.activations.piecewise_linear import (
     PReLU,
     ReLU,
 )
+from liftednet.activations.smooth import Sigmoid, Tanh
 from liftednet.divergences import Joint
 from liftednet.problems import StateFit
 
 _ENTRIES = 1 << 17  # of a part that is worth a thread
 WORTH_COMPILING = 1 << 20  # entries: torch takes about a second for a state fit of so many
-RAMP, SIGMOID, TANH, ARCTAN, SINE, SOFTPLUS, ELU = range(7)
-_CURVED: dict[type[Activation], int] = {
-    smooth.Sigmoid: SIGMOID,
-    smooth.Tanh: TANH,
-    smooth.Arctan: ARCTAN,
-    smooth.Sine: SINE,
-    smooth.Softplus: SOFTPLUS,
-    smooth.ELU: ELU,
-}
+RAMP, SIGMOID, TANH = range(3)
+_CURVED: dict[type[Activation], int] = {Sigmoid: SIGMOID, Tanh: TANH}
 Array = np.ndarray[Any, np.dtype[Any]]
 Found = TypeVar("Found")
 _asked: Counter[Loops] = Counter()  # entries of the problems that loops would have taken

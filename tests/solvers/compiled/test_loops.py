@@ -34,11 +34,9 @@ from liftednet.solvers.compiled.solvers import CompiledDescent, CompiledNewton, 
 from liftednet.solvers.state_links import hessian_of, row_scales
 from tests.draws import normal
 
-KNOWN: list[Activation] = [
-    activations.Identity(), activations.ReLU(), activations.LeakyReLU(0.2), activations.PReLU(0.3),
-    activations.Clipped(-0.5, 2.0), activations.Sigmoid(), activations.Tanh(), activations.Arctan(),
-    activations.Sine(), activations.Softplus(), activations.ELU(),
-    Bounded(activations.Sigmoid(), 0.2, 0.7), Bounded(activations.Softplus(), -math.inf, 3.0),
+CURVED: list[Activation] = [
+    activations.Sigmoid(), activations.Tanh(), Bounded(activations.Sigmoid(), 0.2, 0.7),
+    Bounded(activations.Tanh(), -math.inf, 0.3),
 ]  # fmt: skip
 RAMPS: list[Activation] = [
     activations.Identity(), activations.ReLU(), activations.LeakyReLU(0.2),
@@ -92,7 +90,7 @@ def test_measures_by_loops_are_those_of_the_problems(dtype: torch.dtype) -> None
                 assert found.residual == pytest.approx(wanted.residual, rel=1e-6, abs=1e-14)
 
 
-@pytest.mark.parametrize("activation", KNOWN, ids=repr)
+@pytest.mark.parametrize("activation", CURVED, ids=repr)
 def test_maps_are_those_of_torch(activation: Activation) -> None:
     ends = torch.tensor([-900.0, -40.0, -1e-9, 1e-9, 1e-5, 40.0, 900.0], dtype=torch.float64)
     points = torch.linspace(-8, 8, 160, dtype=torch.float64)  # none of them at a kink
