@@ -147,8 +147,7 @@ class DualRows:
         curved = self.activation.slope(u).unsqueeze(-1) * self.shared.map
         hessian = self.shared.adjoint @ curved
         hessian.diagonal(dim1=-2, dim2=-1).add_(1)
-        direction: Tensor = torch.linalg.solve_ex(hessian, -gradient).result
-        return direction
+        return torch.linalg.solve_ex(hessian, -gradient).result
 
     def violation(self, gradient: Tensor) -> Tensor:
         """Return |gradient A'| per sample, relative: a bound of how far Z is from stationary."""

@@ -305,8 +305,7 @@ class LayerMetric:
 
 
 def _square(matrix: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(matrix)
-    return norm.square()
+    return torch.linalg.vector_norm(matrix).square()
 
 
 def _counted(rows: Tensor, weights: Tensor | None) -> Tensor:

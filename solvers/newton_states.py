@@ -119,8 +119,7 @@ class LinkRows:
         return beside(roots), beside(transposed)
 
     def _split(self, seen: Tensor) -> tuple[Tensor, ...]:
-        parts: tuple[Tensor, ...] = seen.split([link.weight.shape[1] for link in self.links], 1)
-        return parts
+        return seen.split([link.weight.shape[1] for link in self.links], 1)
 
 
 def link_rows(problem: StateFit, part: slice) -> LinkRows:

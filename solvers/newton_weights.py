@@ -117,8 +117,7 @@ class _Standing:
         system = (1 + mu) * identity - slope @ (identity - curved / self.smoothness)
         right = -self.moved.reshape(-1, 1)
         found = torch.linalg.lstsq(system.cpu(), right.cpu(), rcond=_TOLD, driver="gelsd").solution
-        direction: Tensor = found.reshape(self.value.shape).to(self.value)
-        return direction
+        return found.reshape(self.value.shape).to(self.value)
 
 
 def proximal(problem: WeightFit, stacked: Tensor, t: float) -> Tensor:
@@ -139,6 +138,5 @@ def jittered_cholesky(system: Tensor) -> Tensor:
         shifted.diagonal().mul_(1 + jitter).add_(torch.finfo(system.dtype).tiny)
         factor = torch.linalg.cholesky_ex(shifted)
         if int(factor.info) == 0:
-            lower: Tensor = factor.L
-            return lower
+            return factor.L
     raise SolverError("the system of a weight fit is not positive definite: scale the inputs.")

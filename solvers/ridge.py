@@ -45,8 +45,8 @@ class Factor:
     def solve(self, right: Tensor) -> Tensor:
         """Return the solution for a right-hand side."""
         half = torch.linalg.solve_triangular(self.lower, right, upper=False)
-        found: Tensor = torch.linalg.solve_triangular(self.lower.T, half, upper=True)
-        return found  # in two thirds of the time of `cholesky_solve`
+        # The two take two thirds of the time of `cholesky_solve`.
+        return torch.linalg.solve_triangular(self.lower.T, half, upper=True)
 
 
 def _factored(problem: WeightFit, previous: Factor | None) -> Factor:

@@ -197,8 +197,7 @@ class ConstrainedFit(Fit[Any]):
     @property
     def block(self) -> Prior:
         """That of the fit."""
-        block: Prior = self.fit.block
-        return block
+        return self.fit.block
 
     def formulate(self) -> ConstrainedFormulation:
         """Return the fit in CVXPY with its constraints."""

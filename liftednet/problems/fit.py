@@ -300,8 +300,7 @@ class Fit(ABC, Generic[Value]):
 
     def read(self, formulation: Formulation) -> Value:
         """Return the value of a solved formulation, on the problem's type and device."""
-        value: Value = self.block.unpacked(self.block.read(formulation))
-        return value
+        return self.block.unpacked(self.block.read(formulation))
 
     @abstractmethod
     def refuse_bad_values(self) -> None:

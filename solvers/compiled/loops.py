@@ -305,5 +305,4 @@ def rows_of(links: LinkRows, part: slice) -> LinkRows:
 
 def array(tensor: Tensor) -> Array:
     """Return a tensor as an array in C order."""
-    found: Array = tensor.detach().contiguous().numpy()
-    return found
+    return tensor.detach().contiguous().numpy()

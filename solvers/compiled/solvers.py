@@ -148,9 +148,7 @@ class _OnRamps(_ByLoops[StateFit, Tensor]):
         u, z = array(problem.pre_activation.double()), array(in_float64(activation, value))
 
         def work(part: slice) -> tuple[float, float]:
-            found: tuple[float, float]
-            found = of_states(u[part], rows_of(links, part), problem.lam, s, line, z[part])
-            return found
+            return of_states(u[part], rows_of(links, part), problem.lam, s, line, z[part])
 
         return _joined(in_threads(work, *u.shape))
 
@@ -211,8 +209,7 @@ class CompiledNewton(_OnRamps):
 
         def work(part: slice) -> int:
             rows = u[part], rows_of(links, part), problem.lam, begin[part]
-            steps: int = newton_rows(*rows, *map_, line, tolerance, z[part])
-            return steps
+            return newton_rows(*rows, *map_, line, tolerance, z[part])
 
         most = max(in_threads(work, *u.shape))
         return torch.from_numpy(z).to(problem.pre_activation), most
@@ -235,16 +232,14 @@ class SharedHessian:
         """H for sweeps."""
         from .descent_rows import panelled
 
-        found: Array = panelled(self.hessian)
-        return found
+        return panelled(self.hessian)
 
     @cached_property
     def inverses(self) -> Array:
         """Those of I + H for every set of free units."""
         from .pivot_rows import inverses
 
-        found: Array = inverses(np.eye(len(self.hessian)) + self.hessian)
-        return found
+        return inverses(np.eye(len(self.hessian)) + self.hessian)
 
     @cached_property
     def work(self) -> float:
@@ -432,8 +427,7 @@ class CompiledSimplex(_ByLoops[OutputFit, Tensor]):
         lam, end, z = u.dtype.type(problem.lam), u.dtype.type(settled(value.dtype)), value.numpy()
 
         def work(part: slice) -> int:
-            steps: int = simplex_rows(y[part], u[part], lam, end, z[part])
-            return steps
+            return simplex_rows(y[part], u[part], lam, end, z[part])
 
         return value, max(in_threads(work, *u.shape))
 
@@ -444,9 +438,7 @@ class CompiledSimplex(_ByLoops[OutputFit, Tensor]):
         y, u, z = (array(x.double()) for x in (problem.target, problem.pre_activation, value))
 
         def work(part: slice) -> tuple[float, float]:
-            found: tuple[float, float]
-            found = of_simplex(y[part], u[part], problem.lam, SLACK, z[part])
-            return found
+            return of_simplex(y[part], u[part], problem.lam, SLACK, z[part])
 
         return _joined(in_threads(work, *u.shape))
 

@@ -104,8 +104,7 @@ def minimize_entries(
     def work(part: slice) -> float:
         own: Any = rest if len(low) == 1 else rest._replace(low=low[part], high=high[part])
         budget = longest * 2.0 * len(hessian) ** 2 * len(z[part])
-        used: float = descend(hessian, right[part], own, goals[part], budget, z[part])
-        return used
+        return descend(hessian, right[part], own, goals[part], budget, z[part])
 
     if math.isinf(max(in_threads(work, *z.shape))):
         raise SolverError("descent takes longer than other solvers do.")

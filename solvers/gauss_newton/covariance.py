@@ -57,12 +57,11 @@ class Triangular(Covariance):
 
     def _image(self, rows: Tensor) -> Tensor:
         flat = rows.reshape(-1, rows.shape[-1])
-        found: Tensor = torch.linalg.solve_triangular(self.factor, flat.T, upper=False).T
+        found = torch.linalg.solve_triangular(self.factor, flat.T, upper=False).T
         return found.reshape_as(rows)
 
     def _drawn(self, normal: Tensor) -> Tensor:
-        found: Tensor = torch.linalg.solve_triangular(self.factor.T, normal.T, upper=True).T
-        return found
+        return torch.linalg.solve_triangular(self.factor.T, normal.T, upper=True).T
 
     def packed(self) -> dict[str, Tensor]:
         """Return the triangle row by row."""

@@ -216,8 +216,7 @@ def precision_of(forward: Forward, model: DirectModel) -> Tensor | None:
     (counted, known, squares) = processes.total(sums)[0]
     noise = squares / (counted - known).clamp(min=1.0)
     noise = noise.clamp(min=max(_NOISELESS, float(noise.max()) * _LEAST_SHARE))
-    found: Tensor = noise.log().mean().exp() / noise
-    return found
+    return noise.log().mean().exp() / noise
 
 
 @dataclass

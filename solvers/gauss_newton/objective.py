@@ -297,8 +297,7 @@ def recurrence(drive: Tensor, weight: Tensor, activate: Product) -> Tensor:
         activate: phi.
     """
     if has_torch_function((drive, weight)):
-        found: Tensor = handle_torch_function(recurrence, (drive, weight), drive, weight, activate)
-        return found
+        return handle_torch_function(recurrence, (drive, weight), drive, weight, activate)
     row, rows = drive.new_zeros(*drive.shape[1:-1], len(weight)), []
     for driven in drive:
         row = activate(torch.addmm(driven, row, weight))

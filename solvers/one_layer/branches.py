@@ -129,8 +129,7 @@ def _largest_on_cap(Q: Tensor, constant: Tensor, c: Tensor, angle: Tensor, kind:
     if Q.shape[1] > 1:
         length = along.norm(dim=1)
         bent = (1 - angle.cos()) * length + angle.sin() * across
-        found: Tensor = (along + constant).norm(dim=1) + bent
-        return found
+        return (along + constant).norm(dim=1) + bent
 
     def largest(sign: float) -> Tensor:
         length = sign * along[:, 0]

@@ -139,8 +139,7 @@ class ScoreLimits:
 
     def at(self, u: Tensor) -> Array:
         """Return A u."""
-        found: Array = self._matrix @ u.cpu().numpy().reshape(-1)
-        return found
+        return self._matrix @ u.cpu().numpy().reshape(-1)
 
     def pulled(self, u: Tensor, prices: Array) -> Tensor:
         """Return A'y, like u."""
@@ -161,8 +160,7 @@ class ScoreLimits:
     def paid(self, prices: Tensor) -> Array:
         """Return prices times the ends that they are of, (limits,)."""
         y, (lower, upper) = prices.cpu().numpy(), self.ends
-        found: Array = y[y != 0] * np.where(y > 0, upper, lower)[y != 0]
-        return found
+        return y[y != 0] * np.where(y > 0, upper, lower)[y != 0]
 
 
 @dataclass(frozen=True, eq=False)

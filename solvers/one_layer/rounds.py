@@ -216,8 +216,7 @@ def _slid(problem: OneLayer, units: Units) -> Units:
         return [part.view(like.shape) for part, like in zip(parts, first, strict=True)]
 
     def flat(parts: list[Tensor]) -> np.ndarray[Any, Any]:
-        found: np.ndarray[Any, Any] = torch.cat([x.flatten() for x in parts]).cpu().numpy()
-        return found
+        return torch.cat([x.flatten() for x in parts]).cpu().numpy()
 
     def objective(point: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
         w, b, a, c, *Q = split(point)
