@@ -328,12 +328,8 @@ def mean_curvature(problem: WeightFit, u: Tensor) -> Tensor:
     generator, share = _generator(u.device), processes.share_of(len(u))
     shape = min(share.samples, _SIGNS), u.shape[1]
     drawn = torch.randint(0, 2, shape, generator=generator, device=u.device)
-    if share.samples > _SIGNS:
-        numbers = torch.arange(share.first, share.first + len(u), device=u.device)
-        drawn = drawn[numbers % _SIGNS]
-    else:
-        drawn = drawn[share.first : share.first + len(u)]
-    signs = drawn.to(u) * 2 - 1
+    numbers = torch.arange(share.first, share.first + len(u), device=u.device)
+    signs = drawn[numbers % _SIGNS].to(u) * 2 - 1
     slope = problem.divergence.link_gradient
     change = slope(u + _PROBE * signs) - slope(u)
     curvature = problem.design.weighed((signs * change).mean(-1), slice(None))

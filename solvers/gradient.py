@@ -65,9 +65,13 @@ class Ball:
             return [torch.zeros_like(g) for g in gradients]
         if self.p == 1:
             return self._vertex(gradients, largest)
-        if self.p == math.inf:
-            return [-self.radius * g.sign() for g in gradients]
-        return self._smooth(gradients, largest)
+        # Dividing by the largest entry first keeps every power between 0 and 1.
+        scaled = [g / largest for g in gradients]
+        conjugate = 1 / (1 - 1 / self.p)
+        powers = [t.abs() ** (conjugate - 1) for t in scaled]
+        total = torch.stack([(w * t.abs()).sum() for w, t in zip(powers, scaled, strict=True)])
+        factor = -self.radius / total.sum() ** (1 / self.p)
+        return [t.sign() * w * factor for w, t in zip(powers, scaled, strict=True)]
 
     def _vertex(self, gradients: Sequence[Tensor], largest: Tensor) -> list[Tensor]:
         minimizer = [torch.zeros_like(g) for g in gradients]
@@ -76,19 +80,6 @@ class Ball:
         sign = gradients[place].flatten()[index].sign()
         minimizer[place].view(-1)[index] = -self.radius * sign
         return minimizer
-
-    def _smooth(self, gradients: Sequence[Tensor], largest: Tensor) -> list[Tensor]:
-        # Dividing by the largest entry first keeps every power between 0 and 1.
-        scaled = [g / largest for g in gradients]
-        if self.p == 2:
-            norms = torch.stack([torch.linalg.vector_norm(t) for t in scaled])
-            factor = -self.radius / torch.linalg.vector_norm(norms)
-            return [t * factor for t in scaled]
-        conjugate = self.p / (self.p - 1)
-        powers = [t.abs() ** (conjugate - 1) for t in scaled]
-        total = torch.stack([(w * t.abs()).sum() for w, t in zip(powers, scaled, strict=True)])
-        factor = -self.radius / total.sum() ** (1 / self.p)
-        return [t.sign() * w * factor for w, t in zip(powers, scaled, strict=True)]
 
 
 Closure = Callable[[], Tensor]

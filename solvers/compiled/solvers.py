@@ -291,13 +291,6 @@ class CompiledDescent(_OnRamps):
         Raises:
             SolverError: that takes more than it does others.
         """
-        value = self._states(problem, start, tolerance)
-        if value is None:
-            raise SolverError("descent takes longer than other solvers do.")
-        return value, 1
-
-    def _states(self, problem: StateFit, start: Tensor | None, tolerance: float) -> Tensor | None:
-        """Return the states, or None where that takes more than it does others."""
         from .descent_rows import descend, sweep
         from .pivot_rows import pivot
 
@@ -329,7 +322,7 @@ class CompiledDescent(_OnRamps):
             right, z = begun(part)
             return sweep(shared.hessian, shared.panels, right, line, goal(part), most, z), z
 
-        def all_by(way: Callable[[slice, Any], tuple[float, Array]], most: Any) -> Tensor | None:
+        def all_by(way: Callable[[slice, Any], tuple[float, Array]], most: Any) -> bool:
             def work(mine: slice) -> bool:
                 for part in _chunks(mine, problem.units):
                     used, z = way(part, most)
@@ -338,19 +331,21 @@ class CompiledDescent(_OnRamps):
                     value[part] = torch.from_numpy(z)
                 return True
 
-            return value if all(in_threads(work, *value.shape)) else None
+            return all(in_threads(work, *value.shape))
 
-        if _has_few_sets(problem) and (found := all_by(by_sets, None)) is not None:
-            return found
+        if _has_few_sets(problem) and all_by(by_sets, None):
+            return value, 1
         if problem.samples <= _SWEPT or problem.units <= _FEW:
-            return all_by(alone, max(_PATIENCE * shared.work, _CALLED / problem.samples))
-        used, _ = alone(_some(problem, _PROBED), shared.work)
-        most = int(min(_SWEEP * min(used, shared.work) / problem.units**2, _SWEEPS))
-        sweeps, _ = together(_some(problem, _SWEPT), most)
-        found = all_by(together, 2 * most) if sweeps < math.inf else None
-        if found is None and used < math.inf:
-            found = all_by(alone, _PATIENCE * shared.work)
-        return found
+            done = all_by(alone, max(_PATIENCE * shared.work, _CALLED / problem.samples))
+        else:
+            used, _ = alone(_some(problem, _PROBED), shared.work)
+            most = int(min(_SWEEP * min(used, shared.work) / problem.units**2, _SWEEPS))
+            sweeps, _ = together(_some(problem, _SWEPT), most)
+            done = sweeps < math.inf and all_by(together, 2 * most)
+            done = done or (used < math.inf and all_by(alone, _PATIENCE * shared.work))
+        if not done:
+            raise SolverError("descent takes longer than other solvers do.")
+        return value, 1
 
 
 def rest_of(line: LoopMap, units: int) -> Any:
