@@ -246,7 +246,14 @@ class LayerMetric:
             return weight
         return weight.addr_((self.mean - mean).to(weight), bias, alpha=-1)
 
-    def move(self, weight: Tensor, bias: Tensor | None, pull: float = 0.0) -> Move:
+    def move(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        pull: float = 0.0,
+        penalty: Penalty | None = None,
+        counts: float = 1.0,
+    ) -> Move:
         """Return the gradient times the inverse metric, of a penalty whose gradient it contains.
 
         Args:
@@ -254,6 +261,9 @@ class LayerMetric:
             bias: the gradient of b, (units,), or None.
             pull: the curvature of a penalty whose gradient is in that of W. Inputs that vary less
                 do not make the step longer: it would be all penalty, and the bias stand still.
+            penalty: one whose gradient is not in that of W, with whose prox a step ends: in the
+                metric v I, of rank 0. None where there is none.
+            counts: samples that share it.
         """
         scales, fall = self._scales_for(pull, weight), _square(weight)
         if len(self._values):
@@ -261,34 +271,18 @@ class LayerMetric:
             shrunk = scales.shares * seen
             fall = fall - seen.flatten().dot(shrunk.flatten())
             weight.addmm_(self._vectors, shrunk, alpha=-1)
-        if bias is None:
-            return Move(weight, None, scales.of_matrix, [fall], [scales.of_matrix])
-        shift = torch.addmv(bias * scales.of_bias, weight.T, scales.mean, alpha=-1)
-        return Move(
-            weight, shift, scales.of_matrix, [fall, bias.dot(bias)],
-            [scales.of_matrix, scales.of_bias],
-        )  # fmt: skip
-
-    def proximal_move(
-        self, weight: Tensor, bias: Tensor | None, penalty: Penalty, counts: float
-    ) -> ProximalMove:
-        """Return the gradient times the inverse of v I, a step along which ends with a prox.
-
-        Args:
-            weight: the gradient of W on centered inputs, (inputs, units); overwritten.
-            bias: the gradient of b, (units,), or None.
-            penalty: pi, whose gradient is not in that of W.
-            counts: samples that share it.
-        """
-        scales, falls = self._scales_for(0.0, weight), [_square(weight)]
-        found = [scales.of_matrix]
+        falls, found = [fall], [scales.of_matrix]
         if bias is not None:
             falls.append(bias.dot(bias))
             found.append(scales.of_bias)
             bias = bias * scales.of_bias
-        return ProximalMove(
-            weight, bias, scales.of_matrix, falls, found, self.mean, penalty, counts
-        )
+        if penalty is not None:
+            return ProximalMove(
+                weight, bias, scales.of_matrix, falls, found, self.mean, penalty, counts
+            )
+        if bias is not None:
+            bias = torch.addmv(bias, weight.T, scales.mean, alpha=-1)
+        return Move(weight, bias, scales.of_matrix, falls, found)
 
     def _scales_for(self, pull: float, like: Tensor) -> _Scales:
         if self._scales is None or self._scales[0] != pull:

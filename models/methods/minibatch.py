@@ -308,12 +308,11 @@ class BatchSteps:
         ]
         means = [metric.mean for metric in self._metrics]  # with which they are centered
         loss, centered = self._summed(loss, centered, looks)
+        ends = [None if is_square(penalty) else penalty for penalty in self._penalties]
         moves = [
-            metric.move(metric.about(mean, *pair), pair[1], pull)
-            if is_square(penalty)
-            else metric.proximal_move(metric.about(mean, *pair), pair[1], penalty, mass)
-            for metric, mean, pair, pull, penalty in zip(
-                self._metrics, means, centered, pulls, self._penalties, strict=True
+            metric.move(metric.about(mean, *pair), pair[1], pull, end, mass)
+            for metric, mean, pair, pull, end in zip(
+                self._metrics, means, centered, pulls, ends, strict=True
             )
         ]
         slope = slope_of(moves)

@@ -97,7 +97,7 @@ def test_a_step_ends_at_the_nearest_point_of_the_constraint(penalty: Penalty) ->
     metric.begin(*metric.first_sums(x))
     metric.look(*metric.sums(x))
     none, length = torch.zeros(6, 4).double(), torch.tensor(0.7, dtype=torch.float64)
-    move = metric.proximal_move(none, torch.zeros(4).double(), penalty, counts=1.0)
+    move = metric.move(none, torch.zeros(4).double(), penalty=penalty)
     found = move.taken(Weights(w, torch.ones(4).double()), length, length * move.scale)
     p = cp.Variable((6, 4))
     distance = float((x - x.mean(0)).square().mean()) * cp.sum_squares(p - w.numpy()) / (2 * 0.7)
