@@ -122,7 +122,7 @@ class Accelerated(Solver[BlockFit, Any, None]):
         >>> from liftednet.models import FullBatch, Lifted
         >>> from liftednet.solvers import Accelerated, solve
         >>> network, digits = Network(), data.digits()
-        >>> outputs = network.loss(CrossEntropy(), convolution(network.input(1, 8, 8), 10, 8))
+        >>> outputs = network.loss(CrossEntropy(), convolution(network.input(1, 8, 8), 3, 7))
         >>> model = Lifted(network, method=FullBatch(sweeps=1))
         >>> fit = model.fit(digits.x_test.view(-1, 1, 8, 8), digits.y_test).subproblem("weights 1")
         >>> solve(fit, Accelerated(tolerance=1e-3)).status.name
