@@ -77,7 +77,9 @@ class Target:
 
     def value(self, outputs: Tensor) -> Tensor:
         """Return weight sum D(y, u), a scalar."""
-        targets, answered = self._rows(self.values), self._rows(outputs)
+        rows = self._rows_by_unit if _stored_by_unit(outputs) else self._rows
+        targets = self._values_by_unit if _stored_by_unit(outputs) else rows(self.values)
+        answered = rows(outputs)
         if self.precision is not None:
             targets, answered = (x * self.precision.sqrt() for x in (targets, answered))
         if isinstance(self.divergence.activation, Identity):  # not y^2 / 2 - y u + u^2 / 2
@@ -88,7 +90,7 @@ class Target:
             each = self.divergence.values(targets, answered)
         if not isinstance(self.weight, Tensor):
             return self.weight * each.sum()
-        weights = self._rows(self.weight.expand(*self.counted.shape, 1))[:, 0]
+        weights = rows(self.weight.expand(*self.counted.shape, 1))[:, 0]
         return (weights * each).sum()
 
     def residuals(self, outputs: Tensor) -> Tensor:
@@ -117,7 +119,7 @@ class Target:
 
         Both are (samples, rows, outputs), 0 in rows that do not count.
         """
-        answered = self._kept(self.divergence.link_gradient(outputs))
+        answered = self._kept(self._gradient(outputs))
         slopes = answered - self._factor * self.values
         if math.isfinite(self.delta):
             slopes = self._kept((outputs - self.values).clamp(-self.delta, self.delta))
@@ -132,7 +134,7 @@ class Target:
                 curvature = curvature * ((outputs - self.values).abs() <= self.delta)
             return lambda direction: curvature * direction
         if isinstance(divergence, Tight) and type(divergence.activation) is Softmax:
-            shares = divergence.link_gradient(outputs)
+            shares = self._gradient(outputs)
             kept = self._kept(shares)
             return lambda direction: kept * (direction - (shares * direction).sum(-1, keepdim=True))
         with torch.enable_grad():
@@ -143,6 +145,14 @@ class Target:
             return pulled_back([slope], [point], [direction], retain_graph=True)[0]
 
         return product
+
+    def _gradient(self, outputs: Tensor) -> Tensor:
+        """Return grad R(u), stored as u is: torch is slow in sums over a few units side by side."""
+        if not _stored_by_unit(outputs):
+            return self.divergence.link_gradient(outputs)
+        units = outputs.permute(2, 1, 0)
+        found = self.divergence.link_gradient(units.flatten(1).T)
+        return found.T.reshape(units.shape).permute(2, 1, 0)
 
     def _kept(self, rows: Tensor) -> Tensor:
         return torch.where(self.counted[..., None], self._factor * rows, 0.0)
@@ -156,9 +166,23 @@ class Target:
         """Return what (samples, rows, entries) have in rows that count, (those, entries)."""
         return entries.flatten(0, 1) if self._all_count else entries[self.counted]
 
+    def _rows_by_unit(self, entries: Tensor) -> Tensor:
+        """Return the same in another order, one entry of all rows after another."""
+        units = entries.permute(2, 1, 0)
+        return (units.flatten(1) if self._all_count else units[:, self.counted.T]).T
+
     @cached_property
     def _all_count(self) -> bool:
         return bool(self.counted.all())
+
+    @cached_property
+    def _values_by_unit(self) -> Tensor:
+        return self._rows_by_unit(self.values)
+
+
+def _stored_by_unit(rows: Tensor) -> bool:
+    """Say whether (samples, rows, outputs) stand one output of all rows after another."""
+    return rows.stride(2) > max(rows.stride()[:2])
 
 
 @dataclass(frozen=True, eq=False)
