@@ -95,7 +95,8 @@ def shape_of(settings: Settings, X: Any, y: Any) -> DataShape | None:
     if isinstance(X, DataLoader):
         return DataShape(0, loader=True)
     given = X if isinstance(X, tuple | list) else (X,)
-    shapes = [getattr(x, "shape", ()) for x in given]
+    checked = (as_tensor("X", x) if isinstance(x, torch.Tensor) else x for x in given)
+    shapes = [getattr(x, "shape", ()) for x in checked]  # which a nested tensor has none of
     if not shapes or not shapes[0]:
         return None
     inputs = settings.network.inputs

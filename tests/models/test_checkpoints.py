@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -113,6 +113,7 @@ OWN: list[tuple[str, Any, dict[str, Any]]] = [
     ),
     ("normal", GaussNewton(60, form="normal"), {}),
     ("missing", SHORT, {"missing": True}),
+    ("norms", SHORT, {"lipschitz": 9.0, "dtype": torch.float32}),
 ]
 HOLES = X.masked_fill(X > 1, torch.nan)
 
@@ -139,12 +140,30 @@ def test_running_statistics_of_a_torch_network_go_on_too(tmp_path, monkeypatch):
     def make() -> Any:
         return lift(copy.deepcopy(network), X[:2], loss=CrossEntropy(), show=False, method=SHORT)
 
-    whole = fit(make()).write_().state_dict()
-    again = resumed(make, fit, tmp_path / "training", monkeypatch, (1, 2)).write_().state_dict()
-    assert all(torch.equal(value, again[name]) for name, value in whole.items())
+    whole, model, path = fit(make()).write_().state_dict(), make(), tmp_path / "training"
+    fit(model, checkpoint=path, on_step=Mock(side_effect=[None, KeyboardInterrupt]))
+    again = [fit(model, checkpoint=path, resume=True), fit(fit(make()))]  # anew, as the first
+    again.append(resumed(make, fit, tmp_path / "other", monkeypatch, (1, 2)))
+    for one in again:
+        found = one.write_().state_dict()
+        assert all(torch.equal(value, found[name]) for name, value in whole.items())
 
 
-@pytest.mark.parametrize("source", ["global", "its own"])
+@pytest.mark.parametrize("method", [SHORT, FullBatch(3), GaussNewton(3)], ids=str)
+def test_a_warm_start_goes_on_with_its_scales(method, tmp_path):
+    """Weights are those of rows in other units than the rows of the file."""
+
+    def before() -> LiftedMLP:
+        return LiftedMLP((4, 8, 3), method=method, warm_start=True, standardize=True)
+
+    x, path = 2 * X + 1, tmp_path / "training"
+    whole = outcome(before().fit(X, Y).fit(x, Y))
+    stop = Mock(side_effect=[None, KeyboardInterrupt])
+    before().fit(X, Y).fit(x, Y, checkpoint=path, on_step=stop)
+    assert outcome(before().fit(x, Y, checkpoint=path, resume=True)) == whole
+
+
+@pytest.mark.parametrize("source", ["global", "its own", "under a bound"])
 def test_a_loader_goes_on_in_its_order(source, tmp_path, monkeypatch):
     def fit(model: Lifted, **options: Any) -> Lifted:
         torch.manual_seed(torch.initial_seed() + 1 if options else 5)  # a new process has another
@@ -152,11 +171,16 @@ def test_a_loader_goes_on_in_its_order(source, tmp_path, monkeypatch):
         loader = DataLoader(TensorDataset(X, Y), batch_size=7, shuffle=True, generator=generator)
         return model.fit(loader, **options)
 
+    def make() -> LiftedMLP:  # whose bounds follow from the first batches of the file
+        return LiftedMLP(
+            (4, 8, 3), method=SHORT, lipschitz=9.0 if source == "under a bound" else None
+        )
+
     torch.manual_seed(4)
     with torch.random.fork_rng():
-        whole = outcome(fit(short()))
+        whole = outcome(fit(make()))
         torch.manual_seed(4)  # so that the first of the resumed begins with 5
-        assert outcome(resumed(short, fit, tmp_path / "file", monkeypatch, (9, 1, 5))) == whole
+        assert outcome(resumed(make, fit, tmp_path / "file", monkeypatch, (9, 1, 5))) == whole
 
 
 @pytest.fixture(scope="module")

@@ -168,15 +168,17 @@ def test_labels_of_sequences_and_of_steps_meet_rates(draw: np.random.Generator) 
     refuses(DataError, words, rows.fit, x[:, 0], last * 1.0, constraints=[limits.Total(1.0)])
 
 
-def test_an_interrupt_leaves_a_model_that_meets_them() -> None:
+@pytest.mark.parametrize("solver", ["minibatch", "augmented-lagrangian"])
+def test_an_interrupt_leaves_a_model_that_meets_them(solver: str) -> None:
     def stop(step) -> None:
-        if step.solver == "augmented-lagrangian":
+        if step.solver == solver:
             raise KeyboardInterrupt
 
     x, y = CANCER
     model = model_of(BinaryCrossEntropy(), 30, 8, 1)
     model.fit(x, y.astype(float), constraints=[FAIR], on_step=stop)
     assert trace_of(model).ending.name == "INTERRUPTED"
+    assert trace_of(model).steps[-1].solver == solver
     assert FAIR.violation(model.scores(x)) <= 1e-9
 
 

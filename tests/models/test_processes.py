@@ -7,7 +7,8 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
@@ -15,7 +16,13 @@ from unittest.mock import patch
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    TensorDataset,
+)
 
 from liftednet import LiftedClassifier, lift
 from liftednet.activations import Sigmoid, Tanh
@@ -167,17 +174,65 @@ def test_shares_of_any_size_and_weight_make_the_fit_of_all() -> None:
         _alike(found, whole)
 
 
-def _loaded(rank: int, size: int) -> tuple[float, list[int]]:
+def _loaded(rank: int, inside: bool) -> tuple[float, list[int]]:
     x, y = _rows()
     data = TensorDataset(x, y)
-    sampler: Any = DistributedSampler(data, size, rank, seed=3)
-    model = LiftedMLP((6, 5, 3), method=Minibatch(3)).fit(DataLoader(data, 10, sampler=sampler))
+    sampler: Any = DistributedSampler(data, 2, rank, seed=3)
+    loader: Any = DataLoader(data, 10, sampler=sampler)
+    if inside:
+        loader = DataLoader(data, batch_sampler=BatchSampler(sampler, 10, drop_last=False))
+    model = LiftedMLP((6, 5, 3), method=Minibatch(3)).fit(loader)
     return trace_of(model).losses[-1], sampler.epoch
 
 
-def test_a_distributed_sampler_divides_the_data_and_draws_every_pass_anew() -> None:
-    found = in_processes(2, _loaded, 2)
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_distributed_sampler_divides_the_data_and_draws_every_pass_anew(inside: bool) -> None:
+    found = in_processes(2, _loaded, inside)
     assert found[0] == found[1] and found[0][1] == 2
+
+
+class _Rows(IterableDataset[Any]):
+    """Batches of ten rows, fewer than they say."""
+
+    def __init__(self, batches: int) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return 6
+
+    def __iter__(self) -> Iterator[Any]:
+        x, y = _rows()
+        return zip(x.split(10)[: self._batches], y.split(10)[: self._batches], strict=True)
+
+
+def _of_fewer(rank: int, counts: tuple[int, ...]) -> list[float]:
+    loader = DataLoader(_Rows(counts[rank]), batch_size=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return trace_of(LiftedMLP((6, 4, 3), method=Minibatch(3)).fit(loader)).losses
+
+
+def test_a_process_without_more_batches_leaves_the_rest_of_a_pass_to_the_others() -> None:
+    """Batches of ten rows twice, then one: the same rows with one process that has the rest."""
+    first, other = in_processes(2, _of_fewer, (6, 4))
+    assert first == other
+    assert in_processes(2, _of_fewer, (4, 6))[0] == pytest.approx(first, rel=1e-9)
+
+
+def _interrupted(rank: int) -> tuple[bool, int]:
+    x, y = _rows()
+    rows, model = shard(len(x)), LiftedMLP((6, 4, 3), method=Minibatch(9, 10))
+
+    def on_step(step: Any) -> None:
+        if rank == 1 and step.number == 1:
+            raise KeyboardInterrupt
+
+    model.fit(x[rows], y[rows], on_step=on_step)
+    return model.interrupted, len(trace_of(model).steps)
+
+
+def test_an_interrupt_of_one_process_ends_all_of_them() -> None:
+    assert in_processes(2, _interrupted) == [(True, 2), (True, 2)]
 
 
 def _torch(rank: int) -> list[Tensor]:
@@ -216,6 +271,8 @@ def _refusals(rank: int, folder: str) -> list[str]:
     plain = LiftedMLP((6, 4, 3), method=Minibatch(2))
     bad = own.clone()
     bad[0, 0] = torch.nan if rank else 1.0
+    many, more = _rows(2_500)
+    late = TensorDataset(many[rank::2].index_fill(0, torch.tensor([1_249]), bad[0, 0]), more[::2])
     data, typed = TensorDataset(own, labels), TensorDataset(own.float() if rank else own, labels)
     apart = torch.zeros(6, 4, dtype=torch.float64)
     apart[3, 2] = 1e-6 * rank  # printed as 0
@@ -239,7 +296,10 @@ def _refusals(rank: int, folder: str) -> list[str]:
         _refusal(lambda: LiftedMLP((6, 4, 3), penalty=[center, L1(1.0)]).fit(own, labels)),
         _refusal(lambda: plain.fit(DataLoader(typed, 5))),
         _refusal(lambda: plain.fit(DataLoader(TensorDataset(bad, labels), 5))),
-        _refusal(lambda: plain.fit(own, labels, confidence=0.9)),
+        _refusal(lambda: plain.fit(DataLoader(late, 50))),
+        _refusal(lambda: plain.fit(own, labels, confidence=0.9 if rank else None)),
+        _refusal(lambda: plain.fit(own, labels, strict=bool(rank))),
+        _refusal(lambda: plain.fit(own, labels, on_step=rank or None)),  # type: ignore[arg-type]
         _refusal(lambda: plain.fit(own, labels, checkpoint=f"{folder}/{rank}", resume=True)),
         _refusal(lambda: LiftedMLP((6, 4, 3), solver="reference", method="full").fit(own, labels)),
         _refusal(lambda: lifted.fit(own.float(), labels)),
@@ -257,7 +317,8 @@ REFUSED = (
     "the same: sample_weight is given on process 1, and None", "not be all zero",
     "the same: lipschitz is 2.0 on process 1", "(?s)the same: penalty is .* of checksum",
     "of one kind: .* is torch.float32 .*on process 1", "NaN or infinite",
-    "a warranty needs all samples in one process", "some read another file there, or none",
+    "NaN or infinite", "a warranty needs all samples in one process", "strict=True hands out",
+    "on_step must be a function", "some read another file there, or none",
     "CVXPY, which needs all samples in one process", "takes the statistics of a batch",
     "an estimator needs all samples in one process",
 )  # fmt: skip
@@ -312,16 +373,17 @@ def test_a_backend_that_does_not_serve_the_device_is_refused() -> None:
 
 # Checkpoints.
 
+SHARE = {"validation_fraction": 0.3}
+
 
 def _kept(
-    rank: int, path: str, method: Any, early: bool, stop: int | None, resume: bool
+    rank: int, path: str, method: Any, how: dict[str, Any], stop: int | None, resume: bool
 ) -> Found | None:
     """Train with a checkpoint, stopped by SIGTERM to one process at a step where that is asked."""
     x, y = _rows(24)
+    x[1], y[1] = x[0], y[0]  # which one process takes for one row of weight 2
     rows = shard(len(x))
-    model = LiftedMLP(
-        (6, 4, 3), method=method, seed=2, early_stopping=early, validation_fraction=0.3
-    )
+    model = LiftedMLP((6, 4, 3), method=method, seed=2, **how)
     signal.signal(signal.SIGTERM, lambda *_: None)
 
     def on_step(step: Any) -> None:
@@ -336,18 +398,18 @@ def _kept(
 
 
 @pytest.mark.parametrize(
-    ("method", "early", "size"),
-    [(FullBatch(3), False, 3), (FullBatch(3), True, 1), (Minibatch(4, 10), False, 1),
-     (GaussNewton(3), False, 1)],
+    ("method", "how", "sizes"),
+    [(FullBatch(3), {}, (2, 3)), (FullBatch(3), {"early_stopping": True, **SHARE}, (2, 1)),
+     (Minibatch(4, 10), {"lipschitz": 9.0}, (2, 1)), (GaussNewton(3), {}, (1, 2))],
 )  # fmt: skip
-def test_a_checkpoint_goes_on_with_any_number_of_processes(tmp_path, method, early, size) -> None:
-    whole, _ = in_processes(2, _kept, str(tmp_path / "whole"), method, early, None, False)
+def test_a_checkpoint_goes_on_with_any_number_of_processes(tmp_path, method, how, sizes) -> None:
+    whole, *_ = in_processes(sizes[0], _kept, str(tmp_path / "whole"), method, how, None, False)
     stopped = str(tmp_path / "stopped")
-    in_processes(2, _kept, stopped, method, early, 2, False)
-    for several in (2, size):
+    in_processes(sizes[0], _kept, stopped, method, how, 2, False)
+    for several in sizes:
         path = shutil.copy(stopped, tmp_path / f"{several}")
-        found = in_processes(several, _kept, path, method, early, None, True)[0]
-        if several == 2:  # two runs of as many processes agree to the last bit
+        found = in_processes(several, _kept, path, method, how, None, True)[0]
+        if several == sizes[0]:  # two runs of as many processes agree to the last bit
             assert found[0] == whole[0] and _same_weights(found, whole)
         torch.testing.assert_close(found[0], whole[0], atol=1e-5, rtol=1e-5)
 

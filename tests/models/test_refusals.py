@@ -61,6 +61,7 @@ BAD_DATA = [
     (torch.tensor(1.0), Y, r"X must have shape \(samples, 4\).*got \(\)"),
     (np.array([["a"] * 4]), Y, ["X"]),
     (X, Y.double() + 0.5, ["y"]),
+    (torch.nested.nested_tensor([*X]), Y, "nested tensor: pad it"),
 ]
 
 
@@ -111,6 +112,11 @@ BAD_OPTIONS = [
 @pytest.mark.parametrize(("options", "words"), BAD_OPTIONS)
 def test_options_are_refused_at_the_door(options, words):
     refuses(LiftedError, words, lambda: full(**{"sizes": (4, 5, 3), **options}))
+
+
+def test_flags_and_functions_of_fit_are_refused_at_the_door():
+    for options in ({"progress": "yes"}, {"resume": 1}, {"on_step": 5}):
+        refuses(DataError, next(iter(options)), partial(full((4, 3)).fit, X, Y, **options))
 
 
 def test_outputs_that_overflow_are_refused():

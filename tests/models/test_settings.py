@@ -12,6 +12,7 @@ import pytest
 
 from liftednet import LiftedClassifier, LiftedRegressor
 from liftednet.activations import Identity, ReLU, Sigmoid, Softplus, Tanh
+from liftednet.divergences import Joint
 from liftednet.errors import DeclarationError
 from liftednet.layers import dense
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
@@ -50,6 +51,14 @@ def test_a_builder_and_a_graph_train_the_same(name: str, method: Any) -> None:
     assert type(built.checked()[1]) is type(declared.checked()[1])
     assert trace_of(built).objectives[1:] == trace_of(declared).objectives[1:]
     assert same_bits(built.weights, declared.weights)
+
+
+@pytest.mark.parametrize("method", [FullBatch(1), Minibatch(1)], ids=str)
+def test_a_warm_start_takes_the_settings_of_now(method: Any) -> None:
+    model = LiftedMLP((4, 5, 3), ReLU(), method=method, warm_start=True).fit(ROWS, LABELS)
+    model.divergence = "joint"
+    (found,) = model.fit(ROWS, LABELS).structure.divergences.values()
+    assert isinstance(found, Joint)
 
 
 @pytest.mark.parametrize("how", [{"monotonic_cst": [1, 0, -1, 0]}, {"lipschitz": 2.0}], ids=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,6 +45,29 @@ def test_small_fits_have_one_thread_and_the_bits_of_one(method: Any) -> None:
         found.append(torch.cat([layer.stacked().flatten() for layer in model.weights]))
     assert set(seen) == {1}
     assert torch.equal(*found)
+
+
+def test_fits_beside_each_other_give_back_what_was_there() -> None:
+    begun, end, method = threading.Event(), threading.Event(), Minibatch(2)
+    network, after = LiftedMLP((4, 8, 3)).network, []
+
+    def beside() -> None:
+        with few_threads(network, method, X, "cpu"):
+            begun.set()
+            end.wait()
+        after.append(torch.get_num_threads())
+
+    other = threading.Thread(target=beside)
+    with few_threads(network, method, X, "cpu"):
+        other.start()
+        begun.wait()
+    assert torch.get_num_threads() == 4
+    end.set()
+    other.join()
+    new = threading.Thread(target=lambda: after.append(torch.get_num_threads()))
+    new.start()
+    new.join()
+    assert after == [4, 4]
 
 
 def test_threads_come_back_where_a_fit_fails() -> None:
