@@ -159,21 +159,23 @@ def _evaluated(network: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _own_functions(tracer: _Tracer) -> Iterator[None]:
-    """Keep autograd functions of the user's as calls: what is inside has another backward pass."""
-    apply = torch.autograd.Function.__dict__["apply"]
+    """Keep autograd functions of the user's as calls: what is inside has another backward pass.
+
+    Theirs may hold `apply` as it was; what that calls of its base class is looked up in every call.
+    """
+    base: Any = torch.autograd.Function.__base__
 
     def kept(cls: Any, *args: Any) -> Any:
-        own = apply.__get__(None, cls)
         with torch._C.DisableTorchFunction():
-            result = own(*args)
-        tracer.keep(cls.__name__, own, args, {}, result)
+            result = super(base, cls).apply(*args)
+        tracer.keep(cls.__name__, cls.apply, args, {}, result)
         return result
 
-    torch.autograd.Function.apply = classmethod(kept)  # type: ignore[method-assign, assignment]
+    base.apply = classmethod(kept)
     try:
         yield
     finally:
-        torch.autograd.Function.apply = apply  # type: ignore[method-assign]
+        del base.apply
 
 
 def tensors_in(value: Any) -> list[Tensor]:
