@@ -39,8 +39,6 @@ from tests.models.together import free_port, in_processes
 
 pytestmark = pytest.mark.filterwarnings("ignore::liftednet.FitWarning")
 
-# Uneven shares, one of them empty, and one of one class.
-SHARES = (1, 0, 11)
 FULL = [("chain", "tight"), ("images", "joint"), ("recurrent", "joint")]
 OTHERS = [case for case in SERVED if case[1] == "tight" and case[2] != "full"]
 # One graph by one method, the next by the other; what samples share is alike in other graphs.
@@ -99,61 +97,33 @@ def _same_weights(found: Found, other: Found) -> bool:
     return all(a.equal(b) for a, b in zip(found[1], other[1], strict=True))
 
 
-@pytest.mark.parametrize("work", [_full, _other])
-def test_the_fit_of_several_processes_is_that_of_one(work: Callable[..., Any]) -> None:
-    [one] = in_processes(1, work, (12,))
-    first, *rest = in_processes(3, work, SHARES)
-    for found, whole in zip(first, one, strict=True):
-        _alike(found, whole)
-    for other in rest:
-        assert len(other) == len(one) and all(map(_same_weights, first, other))
-
-
-# Other ways to bring samples, and what is decided by them.
-
-
 def _rows(samples: int = 60) -> tuple[Tensor, Tensor]:
     x = 5 * normal(samples, 6, seed=1) + 3
     return x, (x[:, 0] > 3).long() + (x[:, 1] > x[:, 2]).long()
 
 
-def _models(rank: int, size: int) -> list[Found]:
-    """Standardized, held out, weighed, from a deep start, penalized, with the output fitted."""
-    x, y = _rows()
-    rows, found = shard(len(x)), []
-    deep, weights = (6, *(5,) * 5, 3), x[rows, 3].abs()
-    held: dict[str, Any] = {"early_stopping": True, "validation_fraction": 0.3}
-    for model, given in (
-        (LiftedMLP((6, 5, 3), method=Minibatch(4, 20), n_iter_no_change=2, **held), None),
-        (LiftedMLP((6, 5, 3), method=Minibatch(2, 20), refit_output=True), None),
-        (LiftedMLP((6, 5, 3), penalty=L1(0.1), method=Minibatch(2, 20)), None),
-        (LiftedMLP(deep, Tanh(), method=Minibatch(2, 20)), None),
-        (LiftedMLP((6, 5, 3), method=Minibatch(2, 20)), weights),
-        (LiftedMLP((6, 5, 3), Sigmoid(), method=GaussNewton(2)), weights),
-    ):  # fmt: skip
-        found.append(_found(model.fit(x[rows], y[rows], sample_weight=given)))
-    rnn = LiftedRNN(2, 2, 3, method=GaussNewton(2))  # from the best of three starts
-    found.append(_found(rnn.fit(x[rows].view(-1, 3, 2), y[rows])))
-    return found
+def _share(samples: int = 60) -> tuple[Tensor, Tensor]:
+    """Return the rows that this process brings."""
+    x, y = _rows(samples)
+    return x[shard(samples)], y[shard(samples)]
 
 
-def test_scales_validation_weights_and_starts_are_those_of_all_samples() -> None:
-    [one] = in_processes(1, _models, 1)
-    first, _ = in_processes(2, _models, 2)
-    for found, whole in zip(first, one, strict=True):
-        _alike(found, whole)
-
-
-def _uneven(rank: int, shares: tuple[int, ...]) -> list[Found]:
-    """What is asked of all samples: quartiles, whether weights are 1, rows of the last layer."""
+def _settled(rank: int, shares: tuple[int, ...]) -> list[Found]:
+    """What is asked of all samples: scales, rows held out, quartiles, whether weights are 1."""
     x, y = _rows()
     rows, found = _own(rank, shares), []
     far = (x[:, :1] * x[:, 1:2] / 10).where(torch.arange(60)[:, None] % 9 > 0, 1e4)
-    some, ones = x[:, 3].abs().round(), x.new_ones(60)
+    some, ones, each = x[:, 3].abs().round(), x.new_ones(60), x[:, 3].abs()
     ones[0], some[30:] = 2.0, 0.0  # all weigh alike, or nothing, in a share
     numbers: dict[str, Any] = {"loss": Huber(1.0)}
+    held: dict[str, Any] = {"early_stopping": True, "validation_fraction": 0.3}
     own, few = Minibatch(2, 20), GaussNewton(2)
     for model, inputs, targets, weights in (
+        (LiftedMLP((6, 5, 3), method=Minibatch(4, 20), n_iter_no_change=2, **held), x, y, None),
+        (LiftedMLP((6, 5, 3), penalty=L1(0.1), method=own), x, y, None),
+        (LiftedMLP((6, *(5,) * 5, 3), Tanh(), method=own), x, y, None),  # from a deep start
+        (LiftedMLP((6, 5, 3), method=own), x, y, each),
+        (LiftedMLP((6, 5, 3), Sigmoid(), method=few), x, y, each),
         (LiftedMLP((6, 5, 1), method=own, **numbers), x, far, None),
         (LiftedMLP((6, 5, 1), method=own, **numbers), x, far, some),
         (LiftedMLP((6, 5, 1), Tanh(), method=few, **numbers), x, far, some),
@@ -161,17 +131,25 @@ def _uneven(rank: int, shares: tuple[int, ...]) -> list[Found]:
         (LiftedMLP((6, 5, 3), method=own, refit_output=True), x, y, some),
         (LiftedMLP((6, 5, 3), Tanh(), method=few, early_stopping=True), x, y, some),
         (LiftedRNN(2, 2, 1, loss=SquaredError(), method=own), x.view(-1, 3, 2), x[:, :1], None),
+        (LiftedRNN(2, 2, 3, method=few), x.view(-1, 3, 2), y, None),  # the best of three starts
     ):  # fmt: skip
         weighed = None if weights is None else weights[rows]
         found.append(_found(model.fit(inputs[rows], targets[rows], sample_weight=weighed)))
     return found
 
 
-def test_shares_of_any_size_and_weight_make_the_fit_of_all() -> None:
-    [one] = in_processes(1, _uneven, (60,))
-    first, *_ = in_processes(3, _uneven, (13, 0, 47))
+# Uneven shares, one of them empty, and one of one class.
+WORK = [(_full, (1, 0, 11)), (_other, (1, 0, 11)), (_settled, (13, 0, 47))]
+
+
+@pytest.mark.parametrize(("work", "shares"), WORK)
+def test_the_fit_of_several_processes_is_that_of_one(work: Any, shares: tuple[int, ...]) -> None:
+    [one] = in_processes(1, work, (sum(shares),))
+    first, *rest = in_processes(3, work, shares)
     for found, whole in zip(first, one, strict=True):
         _alike(found, whole)
+    for other in rest:
+        assert len(other) == len(one) and all(map(_same_weights, first, other))
 
 
 def _loaded(rank: int, inside: bool) -> tuple[float, list[int]]:
@@ -220,14 +198,13 @@ def test_a_process_without_more_batches_leaves_the_rest_of_a_pass_to_the_others(
 
 
 def _interrupted(rank: int) -> tuple[bool, int]:
-    x, y = _rows()
-    rows, model = shard(len(x)), LiftedMLP((6, 4, 3), method=Minibatch(9, 10))
+    (x, y), model = _share(), LiftedMLP((6, 4, 3), method=Minibatch(9, 10))
 
     def on_step(step: Any) -> None:
         if rank == 1 and step.number == 1:
             raise KeyboardInterrupt
 
-    model.fit(x[rows], y[rows], on_step=on_step)
+    model.fit(x, y, on_step=on_step)
     return model.interrupted, len(trace_of(model).steps)
 
 
@@ -237,12 +214,11 @@ def test_an_interrupt_of_one_process_ends_all_of_them() -> None:
 
 def _torch(rank: int) -> list[Tensor]:
     """Fit a torch module."""
-    x, y = _rows()
-    rows = shard(len(x))
+    x, y = _share()
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)).double()
-    lifted = lift(module, x[rows], loss=CrossEntropy(), method=Minibatch(3, 20))
-    lifted.fit(x[rows], y[rows]).write_()
+    lifted = lift(module, x, loss=CrossEntropy(), method=Minibatch(3, 20))
+    lifted.fit(x, y).write_()
     return [tensor.detach() for tensor in module.parameters()]
 
 
@@ -338,13 +314,12 @@ def _silent(rank: int, port: int) -> str:
     torch.distributed.init_process_group(
         "gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=timedelta(seconds=2)
     )
-    x, y = _rows()
-    rows = shard(len(x))
+    x, y = _share()
     torch.distributed.barrier()
     if rank == 1:
         time.sleep(4)
         return ""
-    return _refusal(lambda: LiftedMLP((6, 4, 3)).fit(x[rows], y[rows]))
+    return _refusal(lambda: LiftedMLP((6, 4, 3)).fit(x, y))
 
 
 def test_a_process_that_does_not_answer_ends_the_others_in_time() -> None:
@@ -416,10 +391,9 @@ def test_a_checkpoint_goes_on_with_any_number_of_processes(tmp_path, method, how
 
 def _loaded_again(rank: int, path: str, stop: bool, resume: bool) -> list[float]:
     """Train by loaders that draw by generators of their own."""
-    x, y = _rows()
-    rows = shard(len(x))
+    x, y = _share()
     generator = torch.Generator().manual_seed(rank)
-    loader = DataLoader(TensorDataset(x[rows], y[rows]), 10, shuffle=True, generator=generator)
+    loader = DataLoader(TensorDataset(x, y), 10, shuffle=True, generator=generator)
     model = LiftedMLP((6, 4, 3), method=Minibatch(6))
     signal.signal(signal.SIGTERM, lambda *_: None)
 
@@ -440,8 +414,7 @@ def test_loaders_go_on_each_with_its_own_generators(tmp_path) -> None:
 
 def _unwritten(rank: int, folder: str) -> int:
     """Train with a checkpoint whose folder is gone."""
-    x, y = _rows(24)
-    rows = shard(24)
+    x, y = _share(24)
 
     def on_step(step: Any) -> None:
         if rank == 0:
@@ -449,7 +422,7 @@ def _unwritten(rank: int, folder: str) -> int:
 
     kept = Checkpoint(f"{folder}/run", seconds=0.0)
     model = LiftedMLP((6, 4, 3), method=FullBatch(2))
-    return len(trace_of(model.fit(x[rows], y[rows], checkpoint=kept, on_step=on_step)).steps)
+    return len(trace_of(model.fit(x, y, checkpoint=kept, on_step=on_step)).steps)
 
 
 def test_a_file_that_cannot_be_written_does_not_end_a_training(tmp_path) -> None:
@@ -476,15 +449,14 @@ def test_the_method_is_chosen_by_all_rows() -> None:
 
 
 def _dying(rank: int) -> tuple[str, int]:
-    x, y = _rows()
-    rows = shard(len(x))
+    x, y = _share()
     model = LiftedMLP((6, 4, 3), method=FullBatch(50, tolerance=1e-12))
 
     def on_step(step: Any) -> None:
         if rank == 1 and step.number == 1:
             os._exit(1)
 
-    text = _refusal(lambda: model.fit(x[rows], y[rows], on_step=on_step))
+    text = _refusal(lambda: model.fit(x, y, on_step=on_step))
     return text, len(trace_of(model).steps)
 
 

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.models.programs.networks import Called
+
 
 class LeNet(nn.Module):
     """Modules registered in another order than they run, and functions beside them."""
@@ -124,19 +126,6 @@ class Rounded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *push: Tensor) -> Tensor:
         return push[0]
-
-
-class Quantized(nn.Module):
-    """A function of the user's own between layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(6, 5), nn.Linear(5, 3)
-        self.rounded = Rounded.apply  # held from before it is read
-
-    def forward(self, x: Tensor) -> Any:
-        found: Tensor = self.rounded(torch.sigmoid(self.first(x)))
-        return self.second(found)
 
 
 class Tied(nn.Module):
@@ -254,6 +243,11 @@ class Words(nn.Module):
         return self.out(torch.tanh(self.again(self.again(x))) + x)
 
 
+def quantized() -> nn.Module:
+    """Return layers with a function of the user's own, which is held from before it is read."""
+    return nn.Sequential(nn.Linear(6, 5), nn.Sigmoid(), Called(Rounded.apply), nn.Linear(5, 3))
+
+
 def rare() -> nn.Module:
     """Return a chain of activations that torch alone has."""
     return nn.Sequential(
@@ -298,7 +292,7 @@ CASES = {
     "gru": Case(lambda: Sequences(nn.GRU, num_layers=2), (5, 3)),
     "rnn": Case(lambda: Sequences(nn.RNN, nonlinearity="relu"), (5, 3)),
     "last state": Case(LastState, (4, 3)),
-    "own function": Case(Quantized, (6,)),
+    "own function": Case(quantized, (6,)),
     "cells": Case(Cells, (3, 3)),
     "translator": Case(Translator, (8, 6), steps=5),
     "words": Case(Words, (4,), 9),
