@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -24,9 +24,6 @@ from liftednet.problems.fit import (
 )
 from liftednet.problems.priors import PenalizedWeights, Prior
 from liftednet.validation import require_finite
-
-if TYPE_CHECKING:
-    from cvxpy.expressions.expression import Expression
 
 _UNSEEN = 1e-6  # of the objective's size, below which terms of weights may be their rounding
 
@@ -77,7 +74,7 @@ class BlockFit(Fit[Any]):
         """Whether it is convex, as it is without a tight link of v to itself."""
         return self.own is None or self.own.divergence.quadratic
 
-    def prior(self, v: Expression) -> Statement:
+    def prior(self, v: cp.Expression) -> Statement:
         """Return g(v) - <p, v>, and the link of v to itself, in CVXPY.
 
         Raises:
@@ -90,7 +87,7 @@ class BlockFit(Fit[Any]):
             value -= cp.sum(cp.multiply(constant(self.linear.flatten(0, -2)), v))
         return value, constraints
 
-    def _own_stated(self, v: Expression, own: Link, constraints: list[Any]) -> Expression:
+    def _own_stated(self, v: cp.Expression, own: Link, constraints: list[Any]) -> cp.Expression:
         """Return lam D(S v, u), in place of g: it is convex in both only as a whole."""
         u, states = (cp.Variable(own.shape, name=name) for name in ("own pre_activation", "own"))
         above = own.map.expression(v, self.like(), own.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +20,6 @@ from liftednet.problems.weight_fit import WeightFit
 from liftednet.sets.constraint import Constraint, refuse_contradictions, require_constraints
 from liftednet.sets.polyhedron import Array, Limits, stacked
 
-if TYPE_CHECKING:
-    from cvxpy.constraints.constraint import Constraint as Stated
-
 Prices = tuple[Tensor, ...]
 
 
@@ -35,8 +32,8 @@ class ConstrainedFormulation(Formulation):
         declared: those that CVXPY alone knows, for each that was declared.
     """
 
-    linear: tuple[Stated, ...]
-    declared: tuple[list[Stated], ...]
+    linear: tuple[cp.Constraint, ...]
+    declared: tuple[list[cp.Constraint], ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

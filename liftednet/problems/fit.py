@@ -26,12 +26,6 @@ from liftednet.validation import (
     require_shape,
 )
 
-if TYPE_CHECKING:
-    import cvxpy as cp
-    from cvxpy.constraints.constraint import Constraint
-    from cvxpy.expressions.expression import Expression
-
-
 _SLACK = {torch.float64: 1e-9, torch.float32: 1e-5}  # rounding of a target, per entry
 _EPSILON = torch.finfo(torch.float64).eps
 NEAR = 2e-5  # a relative violation above it says enough: it is solved by no default
@@ -243,7 +237,7 @@ class Link:
         return rows, units
 
 
-Statement = tuple["Expression", list["Constraint"]]
+Statement = tuple["cp.Expression", list["cp.Constraint"]]
 
 
 class Fit(ABC, Generic[Value]):
@@ -281,7 +275,7 @@ class Fit(ABC, Generic[Value]):
         def block(self) -> Any:
             """What it has of its own: g, its domain, and how a value becomes a tensor."""
 
-    def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
+    def unknown(self) -> tuple[cp.Expression, dict[str, cp.Variable]]:
         """Return v as a CVXPY expression of two axes, and the variables it is made of, by name."""
         return self.block.unknown()
 
@@ -294,7 +288,7 @@ class Fit(ABC, Generic[Value]):
         """Return a tensor of the shape of v."""
         return self.block.like()
 
-    def prior(self, v: Expression) -> Statement:
+    def prior(self, v: cp.Expression) -> Statement:
         """Return g(v) - <p, v> and its constraints in CVXPY."""
         return self.block.stated(v)
 
@@ -349,7 +343,7 @@ class Fit(ABC, Generic[Value]):
         return Formulation(cp.Problem(cp.Minimize(objective), constraints), variables)
 
 
-def _summed(link: Link, u: Expression, target: Expression) -> Expression:
+def _summed(link: Link, u: cp.Expression, target: cp.Expression) -> cp.Expression:
     """Return the sum of R(u) - <u, t> over the samples, each times its weight."""
     if link.weights is None:
         return link.divergence.link_term(u, target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +15,6 @@ from liftednet.penalties import Penalty
 from liftednet.problems.fit import Formulation, Statement
 from liftednet.samples import Weights
 from liftednet.sets.penalty import Judgement
-
-if TYPE_CHECKING:
-    from cvxpy.expressions.expression import Expression
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +85,7 @@ class BoxedStates:
             return f"it needs `prox` of {activation!r}"
         return None
 
-    def stated(self, v: Expression) -> Statement:
+    def stated(self, v: cp.Expression) -> Statement:
         """Return lam Phi(v) and its domain."""
         activation = self.divergence.activation
         if self.counted is None:
@@ -97,7 +94,7 @@ class BoxedStates:
         held = [] if rows.all() else [v[~rows] == 0]
         return self.lam * activation.potential(v[rows]), [*activation.domain(v[rows]), *held]
 
-    def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
+    def unknown(self) -> tuple[cp.Expression, dict[str, cp.Variable]]:
         """Return the states, named "states"."""
         rows = self.like().flatten(0, -2).shape
         states = cp.Variable(tuple(rows), name="states")
@@ -172,12 +169,12 @@ class PenalizedWeights:
         """Ask for a prox."""
         return None if self.penalty.proximable else f"it needs `prox` of {self.penalty!r}"
 
-    def stated(self, v: Expression) -> Statement:
+    def stated(self, v: cp.Expression) -> Statement:
         """Return pi(W) and its domain."""
         matrix = self._matrix(v)
         return self.penalty.expression(matrix), self.penalty.domain(matrix)
 
-    def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
+    def unknown(self) -> tuple[cp.Expression, dict[str, cp.Variable]]:
         """Return [W; b] of "weight" and "bias"."""
         rows, columns = self.weights.matrix.shape
         weight = cp.Variable((rows, columns), name="weight")

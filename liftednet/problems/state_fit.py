@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch import Tensor
 from liftednet.activation import Activation
 from liftednet.divergences import Divergence, require_divergence, within
 from liftednet.errors import DataError, DeclarationError
+from liftednet.lazy import cvxpy as cp
 from liftednet.losses import OutputLoss
 from liftednet.maps import Times
 from liftednet.problems.fit import (
@@ -32,9 +32,6 @@ from liftednet.validation import (
     require_positive,
     require_shape,
 )
-
-if TYPE_CHECKING:
-    from cvxpy.expressions.expression import Expression
 
 Bounds = tuple[float, float]
 
@@ -117,7 +114,7 @@ class StateFit(Fit[Tensor]):
         """Whether every link is a matrix that all samples share."""
         return all(isinstance(link.map, Times) for link in self.links)
 
-    def prior(self, v: Expression) -> Statement:
+    def prior(self, v: cp.Expression) -> Statement:
         """Return lam [Phi(Z) - <Z, U>] and the domain of Phi."""
         domain = self.divergence.activation.domain(v)
         return self.lam * self.divergence.state_term(v, constant(self.pre_activation)), domain
@@ -274,7 +271,7 @@ class OutputFit(Fit[Tensor]):
         """None: nothing stands above an output."""
         return ()
 
-    def prior(self, v: Expression) -> Statement:
+    def prior(self, v: cp.Expression) -> Statement:
         """Return loss(Y, Z) + lam [Phi(Z) - <Z, U>] and the domain of Phi."""
         u, y = constant(self.pre_activation), constant(self.target)
         value = self.loss.expression(y, v) + self.lam * self.divergence.state_term(v, u)

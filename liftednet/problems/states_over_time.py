@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from liftednet.divergences import Divergence, Joint, Tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers.time import advanced, delayed, steps_before
+from liftednet.lazy import cvxpy as cp
 from liftednet.maps import Composed, Moved, Times
 from liftednet.problems.block_fit import BlockFit
 from liftednet.problems.fit import (
@@ -28,9 +29,6 @@ from liftednet.problems.fit import (
 from liftednet.problems.priors import BoxedStates
 from liftednet.samples import outlined, squared_norm_of
 from liftednet.validation import require_finite, require_matrix, require_positive, require_shape
-
-if TYPE_CHECKING:
-    from cvxpy.expressions.expression import Expression
 
 _RIGID = 1e-10  # a state whose prox has a smaller slope, relative to lam, is held
 _NOTHING = 1e-9  # a share of the objective that no default asks for
@@ -297,7 +295,7 @@ class StatesOverTime(Fit[Tensor]):
         """The links, at the steps that they see."""
         return self.as_block.links
 
-    def prior(self, v: Expression) -> Statement:
+    def prior(self, v: cp.Expression) -> Statement:
         """Return lam sum_t D(Z_t, Z_{t-1} W + D_t) and the domain of Phi.
 
         Raises:
