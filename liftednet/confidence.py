@@ -118,8 +118,7 @@ class _Difference:
     def _lengths(self, angles: np.ndarray, w: float) -> np.ndarray:
         """Return how far arcsin(sqrt(P)) may have gone: Fisher's information is 4 n an angle."""
         p = np.clip(np.sin(angles) ** 2 + w, 0.0, 1.0)
-        found: np.ndarray = math.sqrt(self._m) * angles + math.sqrt(self._n) * np.arcsin(np.sqrt(p))
-        return found
+        return math.sqrt(self._m) * angles + math.sqrt(self._n) * np.arcsin(np.sqrt(p))
 
     def _at(self, angles: np.ndarray, w: float) -> np.ndarray:
         n, m = self._n, self._m
@@ -128,8 +127,7 @@ class _Difference:
         others, shares = _likely(m, q)
         tails = np.c_[shares[:, ::-1].cumsum(1)[:, ::-1], np.zeros(len(q))]
         places = np.clip(self._least[hits] - others[0], 0, len(others))
-        found: np.ndarray = (weights * tails[:, places]).sum(1)
-        return found
+        return (weights * tails[:, places]).sum(1)
 
 
 def _wilson(hits: np.ndarray, rows: int, errors: float) -> tuple[np.ndarray, np.ndarray]:

@@ -341,7 +341,7 @@ class ExportedRNN(nn.Module):
         if self._last_only:
             last = -1 if lengths is None else lengths.to(x.device) - 1
             states = states[torch.arange(samples, device=x.device), last]
-        return self.behind(self.activation(self.readout(states)))  # type: ignore[no-any-return]
+        return self.behind(self.activation(self.readout(states)))
 
 
 def _recurrence_of(model: Any) -> nn.RNN | None:
@@ -364,7 +364,7 @@ def _recurrence_of(model: Any) -> nn.RNN | None:
         bidirectional=directions == 2,
         dtype=cells[0].inputs.dtype,
     )
-    return _assigned(recurrence, rnn_state(cells))  # type: ignore[no-any-return]
+    return _assigned(recurrence, rnn_state(cells))
 
 
 def rnn_state(cells: Sequence[Any]) -> dict[str, Tensor]:
@@ -425,7 +425,7 @@ def _assigned(module: Any, state: Mapping[str, Tensor]) -> Any:
 def linear(weights: Weights) -> nn.Linear:
     """Return the torch.nn.Linear of a dense layer, which keeps W transposed."""
     shape = weights.matrix.shape
-    return _filled(nn.Linear, weights, *shape, weights.bias is not None)  # type: ignore[no-any-return]
+    return _filled(nn.Linear, weights, *shape, weights.bias is not None)
 
 
 def modules_of(activation: Activation, weights: Weights) -> list[nn.Module]:

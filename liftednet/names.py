@@ -62,8 +62,7 @@ def activation_of(given: Any) -> Activation:
     if not isinstance(given, str):
         return cast(Activation, given)  # which they see who need one
     found = _known("activation", given, _NAMES)
-    made: Activation = {**vars(activations), **_ACTIVATIONS}[found]()
-    return made
+    return {**vars(activations), **_ACTIVATIONS}[found]()
 
 
 def _of_module(given: nn.Module) -> Any:

@@ -500,8 +500,7 @@ class Network:
 def ends_of(argument: Expression) -> Ends | None:
     """Return the ends of the limits that a loss's argument is within; None where there are none."""
     if isinstance(argument, Applied) and isinstance(argument.layer, Projection):
-        found: Ends = argument.arguments[1]
-        return found
+        return argument.arguments[1]
     return None
 
 

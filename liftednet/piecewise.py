@@ -46,8 +46,7 @@ def broken_line(forward: Callable[[Tensor], Tensor]) -> tuple[Vector, Vector, in
 
 
 def _values(forward: Callable[[Tensor], Tensor], u: Vector) -> Vector:
-    values: Vector = forward(torch.from_numpy(u)).detach().double().numpy()
-    return values
+    return forward(torch.from_numpy(u)).detach().double().numpy()
 
 
 def _grid(forward: Callable[[Tensor], Tensor]) -> Vector:

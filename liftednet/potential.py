@@ -84,13 +84,11 @@ class PotentialActivation(Activation):
         at = u.detach()
         v, rate, curl = _Argmax.apply(at, self)  # type: ignore[no-untyped-call]
         step = (u - at).nan_to_num(0.0)  # 0, with the derivative 1
-        found: Tensor = v + step * (rate + curl / 2 * step)
-        return found
+        return v + step * (rate + curl / 2 * step)
 
     def slope(self, u: Tensor) -> Tensor:
         """Return phi'(u) = 1 / Phi''(phi(u)), and 0 at the ends and at kinks, (samples, units)."""
-        found: Tensor = _Argmax.apply(u.detach(), self)[1]  # type: ignore[no-untyped-call]
-        return found
+        return _Argmax.apply(u.detach(), self)[1]  # type: ignore[no-untyped-call]
 
     def rates(self, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Return phi'(u) = 1 / Phi''(v) and phi''(u) = -Phi'''(v) / Phi''(v)^3 at v = phi(u)."""

@@ -489,8 +489,7 @@ def by_sample(
         return rows
     if term.label not in last_only:
         return rows.transpose(0, 1)
-    found: Tensor = values[TIME].longer(term.argument.initial_steps).at_end(rows)
-    return found
+    return values[TIME].longer(term.argument.initial_steps).at_end(rows)
 
 
 def _seen_by(expression: Expression, parameter: Parameter) -> frozenset[Variable]:

@@ -371,5 +371,4 @@ def _linear_evidence(left: Array, values: Array, t: Array, count: float) -> Arra
         noise = (rest + (pull / (values**2 + pull)) @ seen**2) / count
         likely = -count / 2 * np.log(np.maximum(noise, np.finfo(float).tiny))
         found.append(likely - np.log1p(values**2 / pull).sum() / 2)
-    best: Array = np.max(found, 0)
-    return best
+    return np.max(found, 0)

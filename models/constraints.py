@@ -98,8 +98,7 @@ class ScoredRows:
     @property
     def targets(self) -> Tensor:
         """(rows, outputs) in the order of training."""
-        found: Tensor = self.picked(self._data.values[self._term.label])[0]
-        return found
+        return self.picked(self._data.values[self._term.label])[0]
 
     def of_samples(self, rows: Any) -> Any:
         """Return rows in the order of training as those of one sequence after the other."""
@@ -446,13 +445,11 @@ class AugmentedLagrangian:
     def _excess(self, u: Tensor) -> Array:
         """Return a - P(a)."""
         at = self._held.at(u.detach()) + self._prices / self._mu
-        found: Array = at - np.clip(at, *self._ends)
-        return found
+        return at - np.clip(at, *self._ends)
 
 
 def _flat(parts: Sequence[Tensor]) -> Array:
-    found: Array = torch.cat([part.flatten() for part in parts]).cpu().numpy()
-    return found
+    return torch.cat([part.flatten() for part in parts]).cpu().numpy()
 
 
 # What a fit does under constraints.

@@ -155,8 +155,7 @@ class Data:
     @property
     def like(self) -> Tensor:
         """A tensor whose type and device all have."""
-        found: Tensor = next(x for x in self.values.values() if isinstance(x, Tensor))
-        return found
+        return next(x for x in self.values.values() if isinstance(x, Tensor))
 
 
 def prepared(

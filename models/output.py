@@ -227,7 +227,7 @@ def _solved(
 ) -> Weights:
     fit = replace(fit, penalty=pulled(fit.penalty, share * _size(fit), given.matrix))
     quick = solver == "auto" and _QUICK.obstacle(fit) is None and not fit.quadratic
-    return solve(fit, _QUICK if quick else solver, start).value  # type: ignore[no-any-return]
+    return solve(fit, _QUICK if quick else solver, start).value
 
 
 def _loss(held: WeightFit, weights: Weights) -> float:

@@ -88,15 +88,13 @@ def decides(network: Network) -> bool:
 def numbers_of(y: Tensor) -> Array:
     """Return the number of every label, (samples,), of targets (samples, outputs)."""
     found = (y[:, 0] > 0.5).long() if y.shape[1] == 1 else y.argmax(1)
-    numbers: Array = found.cpu().numpy()
-    return numbers
+    return found.cpu().numpy()
 
 
 def decided(u: Tensor) -> Array:
     """Return decisions (samples, classes), one-hot, of scores (samples, outputs)."""
     at = (u[:, 0] > 0).long() if u.shape[1] == 1 else u.argmax(1)
-    found: Array = np.eye(max(2, u.shape[1]))[at.cpu().numpy()]
-    return found
+    return np.eye(max(2, u.shape[1]))[at.cpu().numpy()]
 
 
 def chances(u: Tensor, temperature: float = 1.0) -> Tensor:
@@ -215,8 +213,7 @@ class HeldRates:
 
 
 def _flat(p: Tensor) -> Array:
-    found: Array = p.cpu().numpy().reshape(-1)
-    return found
+    return p.cpu().numpy().reshape(-1)
 
 
 class _Linear(Constraint):

@@ -49,8 +49,7 @@ class Ball:
     def farthest(self, slope: Tensor) -> Tensor:
         """Return argmax <slope, delta> of every row, (samples, features)."""
         size = torch.linalg.vector_norm(slope, dim=-1, keepdim=True)
-        ends: Tensor = self.radius * slope / size.clamp(min=torch.finfo(slope.dtype).tiny)
-        return ends
+        return self.radius * slope / size.clamp(min=torch.finfo(slope.dtype).tiny)
 
 
 @dataclass(frozen=True)
@@ -69,8 +68,7 @@ class Box(Ball):
 
     def farthest(self, slope: Tensor) -> Tensor:
         """Return argmax <slope, delta> of every row, (samples, features)."""
-        ends: Tensor = self.radius * slope.sign()
-        return ends
+        return self.radius * slope.sign()
 
 
 def require_uncertainty(given: object, network: Network) -> None:

@@ -326,7 +326,7 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits, (samples, steps, classes)."""
-        return self.readout(self.recurrence(x)[0])  # type: ignore[no-any-return]
+        return self.readout(self.recurrence(x)[0])
 
     @torch.no_grad()
     def accuracy(self, x: Tensor, y: Tensor) -> float:

@@ -367,9 +367,9 @@ class SequenceModel(nn.Module):
         """
         states, _ = self.recurrence(x)
         if lengths is None:
-            return self.readout(states[:, -1])  # type: ignore[no-any-return]
+            return self.readout(states[:, -1])
         rows = torch.arange(len(states), device=states.device)
-        return self.readout(states[rows, lengths - 1])  # type: ignore[no-any-return]
+        return self.readout(states[rows, lengths - 1])
 
 
 class EchoStateNetwork:

@@ -354,14 +354,12 @@ def value_of(expression: Expression, values: Values, known: dict[int, Any] | Non
     """
     known = {} if known is None else known
     if not isinstance(expression, Applied):
-        found: Tensor = values[expression]
-        return found
+        return values[expression]
     if id(expression) not in known:
         arguments = arguments_of(expression, values, known)
         weights = None if expression.weights is None else values[expression.weights]
         known[id(expression)] = expression.layer.value(arguments, weights)
-    result: Tensor = known[id(expression)]
-    return result
+    return known[id(expression)]
 
 
 def arguments_of(

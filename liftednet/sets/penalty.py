@@ -549,5 +549,4 @@ def statement(penalty: Penalty, shape: tuple[int, int]) -> Statement:
 
 
 def _to_numpy(weight: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
-    array: np.ndarray[Any, np.dtype[np.float64]] = weight.detach().double().cpu().numpy()
-    return array
+    return weight.detach().double().cpu().numpy()

@@ -56,14 +56,12 @@ class Limits:
     def excess(self, u: Array) -> Array:
         """Return by how much each limit is passed, (limits,), of scores (samples, outputs)."""
         at = self.matrix @ u.reshape(-1)
-        found: Array = np.maximum(np.maximum(self.lower - at, at - self.upper), 0.0)
-        return found
+        return np.maximum(np.maximum(self.lower - at, at - self.upper), 0.0)
 
     @cached_property
     def norms(self) -> Array:
         """(limits,) Euclidean norm of every row of A."""
-        found: Array = np.sqrt(self.matrix.multiply(self.matrix).sum(axis=1)).A1
-        return found
+        return np.sqrt(self.matrix.multiply(self.matrix).sum(axis=1)).A1
 
     def normed(self) -> Limits:
         """Return the same limits with rows of norm 1."""
@@ -166,8 +164,7 @@ def nearest_in_polyhedron(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor)
     """
     given = (rows, u, lower, upper)
     if has_torch_function(given):  # `certify` follows it as one call
-        followed: Tensor = handle_torch_function(nearest_in_polyhedron, given, *given)
-        return followed
+        return handle_torch_function(nearest_in_polyhedron, given, *given)
     scaled = rows.to(u.device, torch.float64)
     norms = scaled.norm(dim=1)
     scaled, point = scaled / norms.unsqueeze(-1), u.double()
@@ -216,8 +213,7 @@ def trained_in_polyhedron(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor)
         DataError: no v meets the limits of a sample.
         SolverError: pivoting has not ended.
     """
-    found: Tensor = _Trained.apply(u, rows, lower, upper)  # type: ignore[no-untyped-call]
-    return found
+    return _Trained.apply(u, rows, lower, upper)  # type: ignore[no-untyped-call]
 
 
 class _Trained(torch.autograd.Function):
@@ -271,8 +267,7 @@ def _solved(products: Tensor, right: Tensor) -> Tensor:
     ONNX has no such operator: a traced program eliminates, which needs no pivots there.
     """
     if not torch.compiler.is_exporting():
-        found: Tensor = torch.linalg.solve(products, right.unsqueeze(-1)).squeeze(-1)
-        return found
+        return torch.linalg.solve(products, right.unsqueeze(-1)).squeeze(-1)
 
     def go_on(number: Tensor, both: Tensor) -> Tensor:
         return number < both.shape[1]

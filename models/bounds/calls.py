@@ -200,7 +200,7 @@ def _sum_with_product(walk: Walk, call: Call) -> Tensor | None:
 
 
 def _weights(value: Any) -> Tensor:
-    return value.detach().double()  # type: ignore[no-any-return]
+    return value.detach().double()
 
 
 def _multiplied(walk: Walk, one: Any, other: Any, shift: Any = None, scale: float = 1.0) -> Any:

@@ -324,5 +324,4 @@ def _precision(model: Lifted, X: Rows, target: Rows) -> str:
 
 def on_cpu(outputs: Tensor) -> Rows:
     """Return a tensor as an array."""
-    found: Rows = outputs.cpu().numpy()
-    return found
+    return outputs.cpu().numpy()

@@ -270,8 +270,7 @@ class BatchGradients:
         rule = self._targets(rules, state, u)
         if rule is None:
             return u
-        lifted: Tensor = _Lifted.apply(u, rule)  # type: ignore[no-untyped-call]
-        return lifted
+        return _Lifted.apply(u, rule)  # type: ignore[no-untyped-call]
 
     def _targets(self, rules: Rules, state: State, u: Tensor) -> Rule | None:
         if isinstance(self.structure.held(state).activation, Identity):

@@ -88,7 +88,7 @@ class _Affine(nn.Module):
             self.layer.requires_grad_(False)
 
     def forward(self, h: Tensor) -> Tensor:
-        return self.layer(h)  # type: ignore[no-any-return]
+        return self.layer(h)
 
 
 ACTIVATIONS: list[Callable[[], nn.Module]] = [

@@ -32,7 +32,7 @@ class TwoLayerCell(nn.Module):
 
     def forward(self, x: Tensor, state: Tensor | None) -> Tensor:
         below = self.lower(x, state) * self.scale
-        return self.upper(below, state) * self.scale  # type: ignore[no-any-return]
+        return self.upper(below, state) * self.scale
 
 
 class TiedCell(nn.Module):
