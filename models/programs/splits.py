@@ -27,7 +27,7 @@ _ROOT, _STEPS, _RATE = 40, 4, 0.2  # steps of the first node, of others, and how
 _AT_ONCE = 256  # nodes that are split together
 _ENTRIES = 40_000_000  # of all nodes, some gigabyte
 _WIDTH, _TURNED = 1e-2, 1e-6  # of the gap in the middle, that counts beside what is off, by chords
-_SMALL = 1e-12  # that lines are off by, relative, where a unit counts as straight
+_SMALL = 1e-10  # that lines are off by, relative and by rounding, where a unit counts as straight
 
 
 Stated = Callable[[Any, Any], tuple[Any, list[Any]]]

@@ -39,6 +39,10 @@ LIMITED: dict[str, tuple[Any, Any, Any, float]] = {
         chain(20, 6, 1, seed=1), lambda x, y: y[0] - x[3],
         lambda x, y: [cp.sum(x) <= 1, x[0] + x[1] >= 0.5, y[0] <= 20], 2e-4,
     ),
+    "split units that bend both ways": (
+        chain(20, 6, 1, activation=nn.Hardtanh()), lambda x, y: y[0] - x[3],
+        lambda x, _: [cp.sum(x) <= 1], 2e-4,
+    ),
 }  # fmt: skip
 
 
