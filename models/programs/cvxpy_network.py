@@ -87,6 +87,7 @@ class Relaxation:
         for curve, own in zip(block.curves, each, strict=True):
             curve.pieces(float(low[own].min()), float(high[own].max()))  # refuses some
             straight = curve.of(low[own], high[own], function="linear_between")
+            straight |= low[own] == high[own]  # a constant, on a kink maybe
             for which, stated in (
                 (own[straight], self._line),
                 (own[~straight], self._pieces if curve.piecewise_linear else self._between),
