@@ -317,7 +317,7 @@ def robustness_radius(
     scores = composition.forward(point)
     label = int(scores.argmax()) if len(scores) > 1 else int(scores[0] > 0)
     margins = _margins(len(scores), label)
-    name = model.classes_[label].tolist() if hasattr(model, "classes_") else label
+    name = model.classes_.tolist()[label] if hasattr(model, "classes_") else label
     near = _nearest_other(composition, point, ends, margins)
     most = float(np.linalg.norm(near - point, norm))
     if most == 0:

@@ -130,7 +130,7 @@ def test_exact_slopes_are_attained_where_they_say(activation, gap) -> None:
 
 def test_no_input_within_the_radius_has_another_answer() -> None:
     X = RNG.normal(size=(300, 3))
-    labels = np.where(X[:, 0] > X[:, 1] ** 2, "inside", "outside")
+    labels = np.where(X[:, 0] > X[:, 1] ** 2, "inside", "outside").astype(object)
     model = LiftedClassifier((8,), max_iter=10, random_state=0).fit(X, labels)
     found = robustness_radius(model, torch.tensor(X[0], requires_grad=True))
     assert found.label == model.predict(X[:1])[0]
