@@ -411,8 +411,9 @@ def _nearest_other(composition: Composition, x: Array, ends: Any, margins: Array
                 break
             radius *= 2
     if best is None:
+        given = " in the box: give a wider one" if np.isfinite(ends).all() else ": give a box"
         raise SolverError(
-            "projected steps find no input with another answer: give a box in which there is one."
+            f"projected steps find no input with another answer{given} in which there is one."
         )
     low, high = 0.0, 1.0  # the border lies between x and what was found
     for _ in range(_HALVINGS):

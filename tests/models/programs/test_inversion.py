@@ -163,4 +163,5 @@ def test_what_has_no_radius_is_refused() -> None:
     with torch.no_grad():
         same.weight.zero_()
         same.bias.copy_(torch.tensor([2.0, 1.0]))
-    refuses(SolverError, "another answer", robustness_radius, same, np.zeros(2), box=(-1, 1))
+    refuses(SolverError, "a wider one in", robustness_radius, same, np.zeros(2), box=(-1, 1))
+    refuses(SolverError, "give a box in which", robustness_radius, same, np.zeros(2))
