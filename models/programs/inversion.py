@@ -23,7 +23,7 @@ from .cvxpy_network import CvxpyNetwork, require_stated, to_cvxpy
 from .first_answer import Region
 from .halving import kinked
 from .lines import Least, Sums, lines_of, ranges
-from .optimum import Optimum, optimize
+from .optimum import Optimum, listed, optimize
 from .splits import Tree
 
 if TYPE_CHECKING:
@@ -131,13 +131,18 @@ def invert(
     if prior is None:
         cost: Any = cp.Constant(0.0)
     elif isinstance(prior, cp.Expression):
+        if not prior.is_scalar():
+            raise DeclarationError(
+                f"the prior must be one number, such as cp.norm(x - m), or a point of numbers; it "
+                f"is an expression of shape {prior.shape}."
+            )
         cost = prior
     else:
         point = finite_numbers("the prior's point", prior)
         if point.shape != x.shape:
             raise DataError(f"the prior's point must have the shape {x.shape}, got {point.shape}.")
         cost = cp.norm(x - point)
-    limits = [network.output == wanted, *constraints]
+    limits = [network.output == wanted, *listed(constraints)]
     found = optimize(network, cp.Minimize(cost), limits, gap=gap, seconds=seconds)
     if found.x is None:
         raise SolverError(

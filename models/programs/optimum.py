@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -167,11 +167,8 @@ def optimize(
             "objective must be one number, such as cp.Maximize(network.output[0]); it has the "
             f"shape {objective.expr.shape}."
         )
-    if isinstance(constraints, cp.constraints.constraint.Constraint):
-        raise DeclarationError(
-            f"constraints must be a list, as in [cp.sum(x) <= 1]; got {type(constraints).__name__}."
-        )
-    given = list(constraints)
+    given = listed(constraints)
+    _require_choice((network.x, objective, *given), network.x)
     if not cp.Problem(objective, given).is_dcp():
         advice = "" if network.graphs else ": to maximize a convex network, mixed_integer=True"
         raise DeclarationError(
@@ -184,6 +181,29 @@ def optimize(
         return _convex(network, objective, given, gap)
     found = _Proof(network, objective, given, gap, time.perf_counter(), seconds)
     return found.optimum(x0, progress)
+
+
+def listed(constraints: Any) -> list[Constraint]:
+    """Return constraints as a list, or raise `DeclarationError` where there is anything else."""
+    given: list[Any] = list(constraints) if isinstance(constraints, Iterable) else [None]
+    if not all(isinstance(one, cp.constraints.constraint.Constraint) for one in given):
+        raise DeclarationError(
+            "constraints must be a list of those of CVXPY, as in [cp.sum(x) <= 1], or [] for none; "
+            f"got {constraints!r}."
+        )
+    return given
+
+
+def _require_choice(every: Sequence[Any], x: Any) -> None:
+    """Raise an error unless x can be chosen, and all else that a problem consists of is known."""
+    if not x.variables():
+        raise DeclarationError(
+            "the network's x is constant, so that there is nothing to choose: state it by "
+            "to_cvxpy(network, cp.Variable(inputs), ...)."
+        )
+    for parameter in (one for each in every for one in each.parameters()):
+        if parameter.value is None:
+            raise DataError(f"parameter {parameter.name()} has no value: give it one before.")
 
 
 def _convex(

@@ -38,9 +38,11 @@ def test_an_input_is_found_and_all_others_on_its_piece() -> None:
 
 def test_an_output_that_no_input_gives_is_told() -> None:
     network = drawn(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
-    _, program = stated(network, 2)
+    x, program = stated(network, 2)
     refuses(SolverError, "no input meets", invert, program, [1e3])
     refuses(DataError, "shape", invert, program, [1.0, 2.0])
+    refuses(DeclarationError, "prior must be one number", invert, program, [1.0], prior=x)
+    refuses(DeclarationError, "must be a list", invert, program, [1.0], constraints=None)
     _, several = stated(network, (2, 2))
     refuses(DeclarationError, "one sample", invert, several, np.zeros((2, 1)))
     _, far = stated(drawn(nn.Linear(2, 4), nn.Tanh()), 2)

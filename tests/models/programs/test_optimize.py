@@ -139,7 +139,20 @@ def test_what_cannot_be_solved_is_refused() -> None:
     free: Any = cp.Variable()
     x, found = stated(network, 2)
     y, best = found.output[0], cp.Maximize(found.output[0])
+    p: Any = cp.Parameter()
+    (_, line), constant = stated(nn.Linear(2, 1), 2), to_cvxpy(network, np.zeros(2), box=(-1, 1))
+    steep, lowest = cp.Maximize(p * x[0] + y), cp.Minimize(line.output[0])
+    given = to_cvxpy(network, cp.hstack([p, x[1]]), box=(-1, 1))
     refused: list[tuple[Any, Any, Any, Any, str]] = [
+        (found, steep, [], DataError, "param.* no value"),
+        (found, best, [x[0] <= p], DataError, "param.* no value"),
+        (line, lowest, [line.x[0] <= p], DataError, "param.* no value"),
+        (given, cp.Maximize(given.output[0]), [], DataError, "param.* no value"),
+        (constant, cp.Maximize(constant.output[0]), [], DeclarationError, "nothing to choose"),
+        (found, best, [[x <= 1]], DeclarationError, "must be a list"),
+        (found, best, [x[0]], DeclarationError, "must be a list"),
+        (found, best, None, DeclarationError, "must be a list.* got None"),
+        (line, lowest, [True], DeclarationError, r"must be a list.* got \[True\]"),
         (found, best, [cp.sum(x) >= 3], SolverError, "no input meets"),
         (found, cp.Maximize(y + free), [], SolverError, "no best value"),
         (found, cp.Maximize(cp.square(y)), [], DeclarationError, "not convex"),
