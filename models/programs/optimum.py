@@ -52,6 +52,7 @@ _KEPT, _GOOD = 0.1, 0.7  # of what a step promised: it is taken; the next may go
 _DONE = 1e-7  # of the merit, that a step promises at least
 _PRICE = 10.0  # of a broken constraint, in those of the first search
 _BROKEN = 1e-7  # of a constraint, that counts as none
+_SHAPES = ("symmetric", "diag", "PSD", "NSD", "hermitian", "complex", "imag", "sparsity")
 Told = Callable[[float, float, int], None]  # best value, bound, nodes
 
 
@@ -140,7 +141,7 @@ def optimize(
     Raises:
         DataError: gap or seconds is not positive, or x0 has another shape.
         DeclarationError: the problem is not convex to CVXPY but for the network, or has variables
-            that are whole numbers.
+            that are whole numbers, or symmetric, sparse and the like by themselves.
         SolverError: no x meets the constraints, or there is no best one.
 
     Example:
@@ -204,6 +205,13 @@ def _require_choice(every: Sequence[Any], x: Any) -> None:
     for parameter in (one for each in every for one in each.parameters()):
         if parameter.value is None:
             raise DataError(f"parameter {parameter.name()} has no value: give it one before.")
+    for variable in (one for each in every for one in each.variables()):
+        for name in _SHAPES:
+            if variable.attributes[name]:
+                raise DeclarationError(
+                    f"optimize takes no variable with {name}=...: make {variable.name()} a plain "
+                    "cp.Variable, and what it has to be a constraint, such as X == X.T."
+                )
 
 
 def _convex(

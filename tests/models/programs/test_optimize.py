@@ -125,6 +125,24 @@ def test_a_convex_problem_has_the_bound_of_its_dual() -> None:
     refuses(DeclarationError, "mixed_integer=True", optimize, found, cp.Maximize(found.output[0]))
 
 
+@pytest.mark.parametrize("convex", [False, True])
+def test_what_variables_are_by_themselves_is_a_constraint(convex) -> None:
+    network = chain(2, 5, 1, seed=1)
+    if convex:
+        network[2].weight.data.abs_()
+    alone = to_cvxpy(network, cp.Variable((2, 2), symmetric=True), box=(-1, 1))
+    X, found = stated(network, (2, 2))
+    aim, own = (
+        cp.Minimize(cp.sum(one.output) + 2 * one.x[0, 1] - 3 * one.x[1, 0] - one.x[0, 0])
+        for one in (found, alone)
+    )
+    best = optimize(found, aim, [X == X.T])
+    assert best.proven and best.value == pytest.approx(by_highs(own, alone), rel=2e-4)
+    refuses(DeclarationError, "symmetric.* X == X.T", optimize, alone, own)
+    other = cp.Variable((2, 2), diag=True)
+    refuses(DeclarationError, "diag=", optimize, found, aim, [other <= X])
+
+
 def test_a_limit_of_time_leaves_a_bound() -> None:
     network = chain(10, 40, 40, 1)
     _, found = stated(network, 10, seconds=0.2)
