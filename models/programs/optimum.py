@@ -23,7 +23,7 @@ from liftednet.validation import finite_numbers, require_positive
 
 from ..bounds.curves import Array
 from .cvxpy_network import CvxpyNetwork, require_stated
-from .first_answer import INFEASIBLE, Search, sides_of, values_of
+from .first_answer import INFEASIBLE, Search, affine_in, sides_of, values_of
 from .halving import Boxes, halved, lined
 from .lines import Sums, Way, corner, lines_of, ranges
 from .splits import Tree
@@ -131,7 +131,7 @@ def optimize(
         objective: cp.Minimize or cp.Maximize of x, of the outputs, and of other variables: convex
             or concave to CVXPY.
         constraints: convex ones of CVXPY's; those of the network are added.
-        x0: a point to begin from, too, shaped as x.
+        x0: a value of x to begin from, too, shaped as x; a convex network needs none.
         gap: |value - bound| / |value| that is enough; or this share of 1e-2 of the range of
             objectives seen, where the value is about 0. What CVXPY knows to be nonnegative, as the
             distance from a target, has the bound 0 from the beginning.
@@ -139,7 +139,8 @@ def optimize(
         progress: whether to show a bar.
 
     Raises:
-        DataError: gap or seconds is not positive, or x0 has another shape.
+        DataError: gap or seconds is not positive, a parameter has no value, or x0 has another shape
+            or lies outside the box.
         DeclarationError: the problem is not convex to CVXPY but for the network, or has variables
             that are whole numbers, or symmetric, sparse and the like by themselves.
         SolverError: no x meets the constraints, or there is no best one.
@@ -176,8 +177,14 @@ def optimize(
             f"the objective or a constraint is not convex to CVXPY, the network taken as it is "
             f"stated{advice}."
         )
-    if x0 is not None and np.shape(x0) != network.x.shape:
-        raise DataError(f"x0 must have the shape {network.x.shape} of x, got {np.shape(x0)}.")
+    if x0 is not None:
+        x0 = finite_numbers("x0", x0)
+        if x0.shape != network.x.shape:
+            raise DataError(f"x0 must have the shape {network.x.shape} of x, got {x0.shape}.")
+        own: list[Any] = [graph.box for graph in network.graphs]  # of each sample
+        low, high = np.array(own or [network.box or (-np.inf, np.inf)]).swapaxes(0, 1)
+        if (np.maximum(low - x0, x0 - high) > _HELD * (1 + np.abs(x0))).any():
+            raise DataError("x0 must lie in the box of the network, and does not.")
     if not network.graphs:
         return _convex(network, objective, given, gap)
     found = _Proof(network, objective, given, gap, time.perf_counter(), seconds)
@@ -415,8 +422,8 @@ class _Proof:
     def first(self, x0: Any) -> None:
         """Find a first answer: by projected steps, then by tangents where constraints are left."""
         given, search = [], self.search
-        if x0 is not None and len(self.variables) == 1:
-            given.append(finite_numbers("x0", x0).flatten(order="F"))
+        if x0 is not None:
+            given.append(self.beginning(x0))
         points = search.best(given, np.random.default_rng(0))
         values = search.objectives(points)
         some = values[np.isfinite(values)]
@@ -427,6 +434,23 @@ class _Proof:
         if self.local is not None:
             for point in points[:_TRIED]:
                 self.local.steps(point, self.consider, lambda: self.left)
+
+    def beginning(self, x0: Array) -> Array:
+        """Return v where x is as near to x0 as it comes, and variables beside x are best there."""
+        x, center = self.network.x, self.search.region.center
+        matrix, offset = affine_in(x, self.variables)
+        off = x0.flatten(order="F") - offset - matrix @ center
+        v = center + np.linalg.lstsq(matrix, off, rcond=None)[0]
+        self.search.assign(v)
+        held = [one == one.value for one in (x, *(graph.y for graph in self.graphs))]
+        problem = cp.Problem(cp.Minimize(self.least), [*self.constraints, *held])
+        with warnings.catch_warnings(), suppress(cp.SolverError):
+            warnings.simplefilter("ignore", UserWarning)
+            problem.solve(solver=cp.CLARABEL)
+        if problem.status in _ANSWERED:
+            v = values_of(self.variables)
+        found: Array = self.search.region.inside(v[None])[0]
+        return found
 
     def consider(self) -> bool:
         """Keep the variables as they stand, with the network's outputs, where none were better."""

@@ -13,7 +13,7 @@ from torch import nn
 from liftednet import LiftedRegressor, optimize, to_cvxpy
 from liftednet.errors import DataError, DeclarationError, SolverError
 from tests.models.networks import refuses
-from tests.models.programs.networks import by_highs, chain, grid, stated, values
+from tests.models.programs.networks import by_highs, chain, drawn, grid, stated, values
 
 RNG = np.random.default_rng(0)
 
@@ -143,6 +143,28 @@ def test_what_variables_are_by_themselves_is_a_constraint(convex) -> None:
     refuses(DeclarationError, "diag=", optimize, found, aim, [other <= X])
 
 
+WIDE, FLAT, BESIDE = cp.Variable(6), cp.Variable(2), cp.Variable(nonneg=True)
+PLACES = [(10 * WIDE, 0), (np.arange(12).reshape(6, 2) / 99 @ FLAT, 0), (WIDE + 0.3, BESIDE)]
+
+
+@pytest.mark.parametrize(("x", "other"), PLACES)
+def test_a_point_to_begin_from_is_one_of_x_whatever_x_is_made_of(x, other) -> None:
+    """A peak so narrow that nothing but the point that is given leads to it."""
+    FLAT.value, WIDE.value = np.array([1.0, 2.0]), np.linspace(-0.05, 0.05, 6)
+    peak = x.value
+    network = drawn(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 1), nn.ReLU())
+    with torch.no_grad():
+        network[0].weight.copy_(1e4 * torch.cat([torch.eye(6), -torch.eye(6)]))
+        network[0].bias.copy_(network[0].weight @ -torch.from_numpy(peak))
+        network[2].weight.fill_(-1.0)
+        network[2].bias.fill_(1.0)
+    found = to_cvxpy(network, x, box=(-1, 1))
+    aim, limits = cp.Maximize(found.output[0] - other), [x[0] - 1 <= other]
+    for x0, first in ((None, 0.0), (peak, 1.0)):
+        best = optimize(found, aim, limits, x0, seconds=0.01)
+        assert best.first[0] == pytest.approx(first, abs=1e-6)
+
+
 def test_a_limit_of_time_leaves_a_bound() -> None:
     network = chain(10, 40, 40, 1)
     _, found = stated(network, 10, seconds=0.2)
@@ -181,5 +203,11 @@ def test_what_cannot_be_solved_is_refused() -> None:
     ]
     for given, objective, limits, error, words in refused:
         refuses(error, words, optimize, given, objective, limits)
-    refuses(DataError, "x0", optimize, found, best, x0=np.zeros(3))
+    for one, aim in ((found, best), (line, lowest)):
+        for x0, words in (
+            (np.zeros(3), r"shape \(2,\) of x, got \(3,\)"),
+            ([0.0, 1.1], "in the box"),
+            (["a", "b"], "numbers"),
+        ):
+            refuses(DataError, f"x0.* {words}", optimize, one, aim, x0=x0)
     refuses(DataError, "gap", optimize, found, best, gap=0.0)
