@@ -287,13 +287,13 @@ class Predictor(Settings):
         """Return how the forward pass meets the constraints of the last fit, and their prices.
 
         Raises:
-            NotFittedError: there has been no fit with constraints.
+            NotFittedError: there has been no fit with constraints, or only before it was saved.
         """
         report = self._known.report
         if report is None:
             raise errors.NotFittedError(
-                f"this {type(self).__name__} was fitted without constraints: call "
-                "fit(X, y, constraints=[...])."
+                f"this {type(self).__name__} was fitted without constraints, or comes from a file, "
+                "which keeps no report of them: call fit(X, y, constraints=[...])."
             )
         return report
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
-from liftednet import LiftedClassifier, LiftedSequenceClassifier, Network, to_torch
+from liftednet import LiftedClassifier, LiftedSequenceClassifier, Network, load, save, to_torch
 from liftednet import constraints as limits
 from liftednet.activations import ReLU, Tanh
 from liftednet.errors import DataError, NotFittedError, SolverError
@@ -112,12 +112,14 @@ def test_mass_is_conserved_on_other_samples_where_it_is_affine_in_the_inputs(gen
     refuses(SolverError, words, apart.fit, x[train], y[train], constraints=constraints)
 
 
-def test_other_methods_and_weights_of_samples_are_held_too() -> None:
+def test_other_methods_and_weights_of_samples_are_held_too(tmp_path) -> None:
     x, y = CANCER[0], CANCER[1].astype(float)
     for method in ("full", "gauss-newton"):
         model = model_of(BinaryCrossEntropy(), 30, 4, 1, method=method)
         model.fit(x, y, sample_weight=np.linspace(0, 1, len(x)), constraints=[FAIR])
         assert model.constraint_report().violations[0] <= 1e-9
+    loaded = load(save(model, tmp_path / "model"))
+    refuses(NotFittedError, "from a file, which keeps no report", loaded.constraint_report)
     refuses(NotFittedError, "fitted without constraints", model.fit(x, y).constraint_report)
 
 
