@@ -300,8 +300,9 @@ def to_cvxpy(
     An input-convex, -concave or affine network is one expression, whose curvature CVXPY proves by
     rules of its own. One that is linear in pieces is mixed-integer linear, and exact; of any other
     the constraints are a relaxation; `optimize` needs none. Of an estimator or a fitted model
-    the scores are meant (outputs of a regression, logits of a classifier), x and outputs in the
-    units of the data; of a torch network what it returns.
+    the scores are meant (outputs of a regression, with loss="poisson" the logarithms of what
+    `predict` returns, logits of a classifier), x and outputs in the units of the data; of a torch
+    network what it returns.
 
     Args:
         network: a fitted estimator or model, or a torch.nn.Module, whose weights stay as they are.
