@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -24,6 +25,8 @@ from torch.utils.data import DataLoader
 from liftednet import processes
 from liftednet.confidence import difference_bound, mean_bound, share_bound
 from liftednet.errors import DataError, FitWarning, SolverError
+from liftednet.layers.expression import TIME
+from liftednet.layers.time import Timeline
 from liftednet.lazy import special
 from liftednet.sets.constraint import Constraint
 from liftednet.sets.polyhedron import Array
@@ -38,6 +41,7 @@ from .rates import chances, decided
 
 if TYPE_CHECKING:
     from .choice import Choice
+    from .data import Data
     from .lifted import Given, Lifted
     from .prediction import Fitted
 
@@ -253,6 +257,7 @@ def fit_with_warranty(
         )
     labels = ScoredRows(model.network, raw).of_samples(labels)
     rows, aside = set_aside(rates, labels, classes, held_out, model._generator())
+    _judge_copies(raw, aside)
     new = [one.taken(aside) for one in rates]
     if strict:
         refuse_too_few(new, labels[aside], classes, confidence)
@@ -298,6 +303,31 @@ def _judge_start(model: Lifted) -> None:
             "training begins at weights that were given, and rows are set aside only now: what is "
             "said of new rows with this confidence is true if these weights were not trained on "
             "the rows given here."
+        )
+
+
+def _judge_copies(raw: Data, aside: Array) -> None:
+    """Warn where rows that are set aside are equal to others, with their labels and lengths.
+
+    Copies of a row are no draws of their own: training has seen some, and k of them show no more
+    than one. But rows that were drawn independently are equal, too, where columns have few values,
+    and each of them counts: to take every distinct row once would give frequent ones the share of
+    rare ones, and to keep equal rows on one side would judge only by rows that training has not
+    met, which new rows may well be. Nothing in the data tells the two apart; who gave them can.
+    """
+    parts = [
+        value.known[:, None]
+        if isinstance(value, Timeline)
+        else value.movedim(int(TIME in raw.values and value.ndim == 3), 0).reshape(len(raw), -1)
+        for value in raw.values.values()
+    ]
+    rows = [row.tobytes() for row in torch.cat([x.double().cpu() for x in parts], 1).numpy()]
+    times = Counter(rows)
+    if alike := sum(times[rows[number]] > 1 for number in aside):
+        processes.warn(
+            f"{alike:,} of the {len(aside):,} rows set aside are equal to other rows: what is said "
+            "of new rows with this confidence is true if all were drawn independently, and not if "
+            "some are copies, as of rows that are to count more: give each row once."
         )
 
 

@@ -134,6 +134,25 @@ def test_a_warranty_is_of_rows_that_no_training_has_seen() -> None:
         again.fit(X, Y, **asked)
 
 
+@pytest.mark.parametrize("steps", [False, True])
+def test_copies_among_rows_set_aside_are_told_and_counted(steps: bool) -> None:
+    draw = np.random.default_rng(0)
+    x, y = np.repeat(draw.normal(size=(120, 3)), 2, 0), draw.integers(0, 2, 240)
+    asked: dict[str, Any] = {"constraints": [Rate(of="error", at_most=0.9)], "confidence": 0.9}
+    model: Any = LiftedClassifier((3,), max_iter=1, random_state=0)
+    every = np.column_stack([x, y])
+    if steps:
+        x, lengths = np.stack([x, 0 * x, 0 * x], 1), draw.integers(1, 4, 240)
+        model = LiftedSequenceClassifier((3,), max_iter=1, random_state=0)
+        every, asked["lengths"] = np.column_stack([every, lengths]), lengths
+    with pytest.warns(FitWarning, match="set aside are equal") as told:
+        model.fit(x, y, **asked)
+    rows = aside(model.model_).rows
+    alike = ((every[rows][:, None] == every).all(2).sum(1) > 1).sum()
+    assert 0 < alike < len(rows)
+    assert any(f"{alike} of the {len(rows)} rows" in str(one.message) for one in told)
+
+
 def test_a_kind_of_which_no_row_is_set_aside_is_refused_before_training() -> None:
     model = LiftedClassifier((10,), random_state=0)
     asked = [GroupRates(np.arange(len(Y)) == 0, 0.1)]
