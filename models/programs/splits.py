@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -142,6 +142,11 @@ class Tree:
         at = self.places(nodes.low[rows, unit], nodes.high[rows, unit], unit)
         both = nodes.beside(nodes)
         both.high[rows, unit] = both.low[len(rows) + rows, unit] = at
+        held, none = (  # multipliers may prove less on the lines of a half than none at all
+            self.bounded(replace(both, bound=both.bound - np.inf, held=x), 0)[0].bound
+            for x in (both.held, 0 * both.held)
+        )
+        both.held[none > held] = 0.0
         return self.bounded(both, _STEPS)
 
     def solved(self, nodes: Nodes) -> tuple[Nodes, Array]:

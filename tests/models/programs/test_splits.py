@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from liftednet.models.programs.composition import composition_of
 from liftednet.models.programs.halving import kinked
 from liftednet.models.programs.lines import ranges
 from liftednet.models.programs.splits import Tree
-from tests.models.programs.networks import by_highs, chain, drawn, stated
+from tests.models.programs.networks import by_highs, chain, drawn, stated, values
 
 
 def test_ranges_hold_every_value_and_steps_never_widen_them() -> None:
@@ -38,7 +40,7 @@ def test_ranges_hold_every_value_and_steps_never_widen_them() -> None:
 
 @pytest.fixture
 def halved(monkeypatch):
-    """Hold the halves of all nodes that are split at a time against the nodes."""
+    """Hold halves of nodes against the nodes, and their bounds against those by lines alone."""
     split = Tree.split
 
     def checked(tree, nodes):
@@ -50,6 +52,9 @@ def halved(monkeypatch):
         np.testing.assert_array_equal(both.low[below], nodes.low)
         np.testing.assert_array_equal(both.high[above], nodes.high)
         np.testing.assert_array_equal(both.low[above], np.where(cut, both.high[below], nodes.low))
+        free = replace(nodes.beside(nodes), low=both.low, high=both.high, held=0 * both.held)
+        alone = tree.bounded(replace(free, bound=free.bound - np.inf), 0)[0]
+        assert (both.bound >= alone.bound).all()
         return both, points
 
     monkeypatch.setattr(Tree, "split", checked)
@@ -77,3 +82,12 @@ def test_a_radius_is_that_of_a_mixed_integer_program(norm, seed) -> None:
         far = cp.Minimize(cp.norm(z - x, "inf"))
         best = min(by_highs(far, program, margin <= 0) for margin in margins)
         assert found.least <= best * (1 + 1e-6) and found.most >= best * (1 - 1e-6)
+
+
+@pytest.mark.usefixtures("halved")
+def test_multipliers_of_smooth_units_are_left_where_none_prove_more() -> None:
+    network, x = chain(3, 7, 7, 3, activation=nn.Tanh(), seed=2), np.full(3, 0.1)
+    found = robustness_radius(network, x, norm=2, seconds=1.0)
+    rays = np.random.default_rng(0).normal(size=(20_000, 3))
+    around = x + found.least * rays / np.linalg.norm(rays, axis=1, keepdims=True)
+    assert found.least > 0 and (values(network, around).argmax(1) == found.label).all()
