@@ -444,7 +444,7 @@ class _Proof:
         self.search.assign(v)
         held = [one == one.value for one in (x, *(graph.y for graph in self.graphs))]
         problem = cp.Problem(cp.Minimize(self.least), [*self.constraints, *held])
-        with warnings.catch_warnings(), suppress(cp.SolverError):
+        with warnings.catch_warnings(), suppress(cp.SolverError, ValueError):
             warnings.simplefilter("ignore", UserWarning)
             problem.solve(solver=cp.CLARABEL)
         if problem.status in _ANSWERED:
