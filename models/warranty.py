@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -307,13 +306,14 @@ def _judge_start(model: Lifted) -> None:
 
 
 def _judge_copies(raw: Data, aside: Array) -> None:
-    """Warn where rows that are set aside are equal to others, with their labels and lengths.
+    """Warn where rows that are set aside are copies of others, with their labels and lengths.
 
     Copies of a row are no draws of their own: training has seen some, and k of them show no more
     than one. But rows that were drawn independently are equal, too, where columns have few values,
     and each of them counts: to take every distinct row once would give frequent ones the share of
     rare ones, and to keep equal rows on one side would judge only by rows that training has not
-    met, which new rows may well be. Nothing in the data tells the two apart; who gave them can.
+    met, which new rows may well be. So equal rows are called copies where a column has other
+    values in most of the rows that differ, and nothing is left out: who gave them knows better.
     """
     parts = [
         value.known[:, None]
@@ -321,9 +321,10 @@ def _judge_copies(raw: Data, aside: Array) -> None:
         else value.movedim(int(TIME in raw.values and value.ndim == 3), 0).reshape(len(raw), -1)
         for value in raw.values.values()
     ]
-    rows = [row.tobytes() for row in torch.cat([x.double().cpu() for x in parts], 1).numpy()]
-    times = Counter(rows)
-    if alike := sum(times[rows[number]] > 1 for number in aside):
+    rows = torch.cat([x.double().cpu() for x in parts], 1).numpy()
+    distinct, which, times = np.unique(rows, axis=0, return_inverse=True, return_counts=True)
+    alike = int((times[which.flatten()[aside]] > 1).sum())
+    if alike and any(2 * len(np.unique(column)) > len(distinct) for column in distinct.T):
         processes.warn(
             f"{alike:,} of the {len(aside):,} rows set aside are equal to other rows: what is said "
             "of new rows with this confidence is true if all were drawn independently, and not if "

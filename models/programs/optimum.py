@@ -214,7 +214,7 @@ def _require_choice(every: Sequence[Any], x: Any) -> None:
             raise DataError(f"parameter {parameter.name()} has no value: give it one before.")
     for variable in (one for each in every for one in each.variables()):
         for name in _SHAPES:
-            if variable.attributes[name]:
+            if variable.attributes.get(name):
                 raise DeclarationError(
                     f"optimize takes no variable with {name}=...: make {variable.name()} a plain "
                     "cp.Variable, and what it has to be a constraint, such as X == X.T."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -151,6 +152,9 @@ def test_copies_among_rows_set_aside_are_told_and_counted(steps: bool) -> None:
     alike = ((every[rows][:, None] == every).all(2).sum(1) > 1).sum()
     assert 0 < alike < len(rows)
     assert any(f"{alike} of the {len(rows)} rows" in str(one.message) for one in told)
+    with warnings.catch_warnings(record=True) as said:  # rows of few values are equal by chance
+        model.fit(np.sign(x), y, **asked)
+    assert not [one for one in said if "set aside are equal" in str(one.message)]
 
 
 def test_a_kind_of_which_no_row_is_set_aside_is_refused_before_training() -> None:
