@@ -93,8 +93,7 @@ class Block:
 
     def mapped(self, *given: Array, function: str = "forward") -> Array:
         """Return phi(u), or phi'(u) by function="slope", or another function of curves."""
-        found: Array = self.by_curve(lambda curve, *own: curve.of(*own, function=function), *given)
-        return found
+        return self.by_curve(lambda curve, *own: curve.of(*own, function=function), *given)
 
     def by_curve(self, function: Callable[..., Any], *given: Array) -> Any:
         """Return what a function has of each curve and its units, (..., units)."""
@@ -135,8 +134,7 @@ class Composition:
 
     def forward(self, x: Array) -> Array:
         """Return y, (..., outputs), of x (..., inputs)."""
-        found: Array = self.output.of(self.passed(x)[0])
-        return found
+        return self.output.of(self.passed(x)[0])
 
     def gradient(self, x: Array, direction: Array) -> Array:
         """Return the gradient of <direction, y> in x, (samples, inputs); of kinks that of one side.
@@ -171,8 +169,7 @@ class Composition:
             for number in range(len(self.blocks), 0, -1):
                 block, u = self.blocks[number - 1], arguments[number - 1]
                 back(block.argument, block.mapped(u, function="slope") * pushes[number])
-            found: Array = np.zeros_like(values[0]) + pushes[0]
-            return found
+            return np.zeros_like(values[0]) + pushes[0]
 
         y: Array = self.output.of(values)
         return y, gradient

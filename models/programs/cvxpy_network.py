@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +21,6 @@ from ..bounds.reading import require_box
 from .composition import Block, Composition, composition_of
 from .halving import kinked
 from .lines import ranges
-
-if TYPE_CHECKING:
-    from cvxpy.constraints.constraint import Constraint
-    from cvxpy.expressions.expression import Expression
 
 CONVEX = ("affine", "convex", "concave")
 _RAISED = 100  # steps that bring the ends of units closer
@@ -56,14 +52,14 @@ class Relaxation:
     def __init__(
         self,
         composition: Composition,
-        x: Expression,
+        x: cp.Expression,
         y: Any,
         box: tuple[Array, Array],
         ranges: Sequence[tuple[Array, Array]],
     ) -> None:
         """State a network without windows, its inputs x between the ends of a box."""
         self.composition, self.ranges = composition, ranges
-        self.constraints: list[Constraint] = [x >= box[0], x <= box[1]]
+        self.constraints: list[cp.Constraint] = [x >= box[0], x <= box[1]]
         self.exact, self.whole = True, 0
         self._given: list[list[tuple[Any, Callable[[Array], Array]]]] = []
         self.states: list[Any] = []
@@ -81,7 +77,7 @@ class Relaxation:
             for variable, of in given:
                 variable.save_value(of(u))
 
-    def _block(self, block: Block, u: Expression, low: Array, high: Array) -> Any:
+    def _block(self, block: Block, u: cp.Expression, low: Array, high: Array) -> Any:
         each = [np.flatnonzero(block.which == number) for number in range(len(block.curves))]
         v = cp.Variable(len(block), bounds=list(block.mapped(low, high, function="values")))
         for curve, own in zip(block.curves, each, strict=True):
@@ -151,7 +147,7 @@ class Graph:
         spent: that were taken.
     """
 
-    x: Expression
+    x: cp.Expression
     y: Any
     composition: Composition
     box: tuple[Array, Array]
@@ -203,7 +199,7 @@ class CvxpyNetwork:
         3.0000 at 3.0000
     """
 
-    x: Expression
+    x: cp.Expression
     output: Any
     composition: Composition
     graphs: list[Graph] = field(default_factory=list)
@@ -223,13 +219,13 @@ class CvxpyNetwork:
         return "mixed-integer" if exact else "relaxation"
 
     @cached_property
-    def constraints(self) -> list[Constraint]:
+    def constraints(self) -> list[cp.Constraint]:
         """To be given to the problem; of a convex, concave or affine network those of a box."""
         sides = [] if self.box is None else [self.x >= self.box[0], self.x <= self.box[1]]
         return [*sides, *(one for graph in self.graphs for one in graph.relaxation.constraints)]
 
     @cached_property
-    def states(self) -> tuple[Expression, ...]:
+    def states(self) -> tuple[cp.Expression, ...]:
         """What each activation gives, in the order of a forward pass, where there are graphs."""
         return tuple(state for graph in self.graphs for state in graph.relaxation.states)
 
@@ -372,7 +368,7 @@ def require_stated(where: str, network: object) -> None:
         )
 
 
-def _box_of(x: Expression) -> Any:
+def _box_of(x: cp.Expression) -> Any:
     """Return the bounds that an expression has by itself."""
     low, high = (np.asarray(end, dtype=float) for end in x.get_bounds())
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
@@ -383,7 +379,7 @@ def _box_of(x: Expression) -> Any:
     return low, high
 
 
-def _curved(composition: Composition, x: Expression) -> Expression | None:
+def _curved(composition: Composition, x: cp.Expression) -> cp.Expression | None:
     """Return the output where CVXPY knows its curvature, else None."""
     values: list[Any] = [x]
     for block in composition.blocks:

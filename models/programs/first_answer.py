@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,9 +26,6 @@ from ..bounds.curves import Array
 from .cvxpy_network import Graph
 from .halving import inside_of, side_by_side
 from .lines import Sums
-
-if TYPE_CHECKING:
-    from cvxpy.expressions.expression import Expression
 
 _DRAWN, _DRAWN_ONE_BY_ONE = 512, 64  # of functions of many points at once, and of others
 _KEPT, _KEPT_ONE_BY_ONE = 48, 8
@@ -99,8 +96,7 @@ class Region:
         rays = generator.normal(size=(samples, len(self.center))) * self.width
         far = self.inside(self.center + _FARTHEST * rays) - self.center
         share = generator.uniform(size=(samples, 1)) ** (1 / far.shape[1])
-        found: Array = self.center + share * far
-        return found
+        return self.center + share * far
 
     def descended(self, v: Array, both: Both) -> Array:
         """Return the best points on the way of projected steps, (points, entries), best first.
@@ -139,8 +135,7 @@ class Region:
         room = np.where(along > 0, self.high - start, start - self.low)
         with np.errstate(divide="ignore", invalid="ignore"):
             ends = np.where((np.abs(along) > 0) & ~equal, room / np.abs(along), np.inf)
-        found: Array = self.center + np.clip(ends.min(1, initial=1.0), 0, 1)[:, None] * ray
-        return found
+        return self.center + np.clip(ends.min(1, initial=1.0), 0, 1)[:, None] * ray
 
 
 def sides_of(constraint: Any) -> Iterator[Any]:
@@ -205,8 +200,7 @@ def _center(rows: Array, low: Array, high: Array) -> Array:
     found = optimize.linprog(cost, both[known], most[known], bounds=ends)
     if found.x is None:
         raise SolverError(INFEASIBLE)
-    center: Array = found.x[:-1]
-    return center
+    return found.x[:-1]
 
 
 @dataclass(eq=False)
@@ -222,7 +216,7 @@ class Search:
 
     graphs: Sequence[Graph]
     variables: Sequence[Any]
-    objective: Expression
+    objective: cp.Expression
     constraints: Sequence[Any]
 
     def __post_init__(self) -> None:
@@ -258,8 +252,7 @@ class Search:
 
     def objectives(self, v: Array) -> Array:
         """Return the objective alone, (points,)."""
-        found: Array = self.functions.at(self.seen_at(v))[0][:, 0]
-        return found
+        return self.functions.at(self.seen_at(v))[0][:, 0]
 
     def both(self, v: Array) -> tuple[Array, Array]:
         """Return values and their gradients in v, (points, entries)."""

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +25,6 @@ from .halving import kinked
 from .lines import Least, Sums, lines_of, ranges
 from .optimum import Optimum, listed, optimize
 from .splits import Tree
-
-if TYPE_CHECKING:
-    from cvxpy.constraints.constraint import Constraint
 
 _RAISED = 100  # steps that bring ranges closer
 _RANGE = 1e-6  # of what an output spans, that its ends are proven to
@@ -79,7 +76,7 @@ def invert(
     network: CvxpyNetwork,
     y: Any,
     prior: Any = None,
-    constraints: Sequence[Constraint] = (),
+    constraints: Sequence[cp.Constraint] = (),
     *,
     gap: float = 1e-2,
     seconds: float = 60.0,
@@ -425,8 +422,7 @@ def _nearest_other(composition: Composition, x: Array, ends: Any, margins: Array
         middle = (low + high) / 2
         changed = (margins @ composition.forward(x + middle * (best - x))).min() <= 0
         low, high = (low, middle) if changed else (middle, high)
-    near: Array = x + high * (best - x)
-    return near
+    return x + high * (best - x)
 
 
 def _attacked(

@@ -230,8 +230,7 @@ class Way:
     def least(self, largest: Array) -> Array:
         """Return the values, less what rounding may take of inputs of a size, (boxes, inputs)."""
         sizes = (np.abs(self.slopes) @ largest[..., None])[..., 0]
-        found: Array = self.values - ROUNDING * (self.size + sizes)
-        return found
+        return self.values - ROUNDING * (self.size + sizes)
 
     def forward(self, x: Array) -> tuple[list[Array], list[Array]]:
         """Return pre-activations, and what sources have, on the lines that the sums are made of.

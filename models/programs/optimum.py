@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from .first_answer import INFEASIBLE, Search, affine_in, sides_of, values_of
 from .halving import Boxes, halved, lined
 from .lines import Sums, Way, corner, lines_of, ranges
 from .splits import Tree
-
-if TYPE_CHECKING:
-    from cvxpy.constraints.constraint import Constraint
 
 _HELD = 1e-7  # violation of a constraint, relative to its size, that counts as none
 _ANSWERED = ("optimal", "optimal_inaccurate")
@@ -111,7 +108,7 @@ class Optimum:
 def optimize(
     network: CvxpyNetwork,
     objective: Any,
-    constraints: Sequence[Constraint] = (),
+    constraints: Sequence[cp.Constraint] = (),
     x0: Any = None,
     gap: float = 1e-4,
     *,
@@ -191,7 +188,7 @@ def optimize(
     return found.optimum(x0, progress)
 
 
-def listed(constraints: Any) -> list[Constraint]:
+def listed(constraints: Any) -> list[cp.Constraint]:
     """Return constraints as a list, or raise `DeclarationError` where there is anything else."""
     given: list[Any] = list(constraints) if isinstance(constraints, Iterable) else [None]
     if not all(isinstance(one, cp.constraints.constraint.Constraint) for one in given):
@@ -222,7 +219,7 @@ def _require_choice(every: Sequence[Any], x: Any) -> None:
 
 
 def _convex(
-    network: CvxpyNetwork, objective: Any, constraints: Sequence[Constraint], gap: float
+    network: CvxpyNetwork, objective: Any, constraints: Sequence[cp.Constraint], gap: float
 ) -> Optimum:
     """Return the optimum of a problem that is convex with the network in it.
 
@@ -282,7 +279,7 @@ class _InUnits:
     """A convex problem stated in the units of a box around x and of the objective over it."""
 
     def __init__(
-        self, network: CvxpyNetwork, least: Any, constraints: Sequence[Constraint]
+        self, network: CvxpyNetwork, least: Any, constraints: Sequence[cp.Constraint]
     ) -> None:
         """State min (least - base) / size of z, x = center + width z."""
         x, rows = network.x, [*network.constraints, *constraints]
@@ -360,7 +357,7 @@ class _Proof:
 
     network: CvxpyNetwork
     objective: Any
-    constraints: Sequence[Constraint]
+    constraints: Sequence[cp.Constraint]
     gap: float
     started: float
     seconds: float
@@ -449,8 +446,7 @@ class _Proof:
             problem.solve(solver=cp.CLARABEL)
         if problem.status in _ANSWERED:
             v = values_of(self.variables)
-        found: Array = self.search.region.inside(v[None])[0]
-        return found
+        return self.search.region.inside(v[None])[0]
 
     def consider(self) -> bool:
         """Keep the variables as they stand, with the network's outputs, where none were better."""

@@ -245,5 +245,4 @@ def _worth(block: Block, line: Lines, mix: Array, push: Array, u: Array) -> Arra
     share = np.where((push >= 0) == line.under, _TURNED, _WIDTH)
     off = np.abs(slope * at + value - block.mapped(at)) + share * line.gap
     straight = line.gap <= _SMALL * (1 + np.abs(line.low) + np.abs(line.high))
-    found: Array = np.where(straight, 0.0, (np.abs(push) + 1e-12) * off)
-    return found
+    return np.where(straight, 0.0, (np.abs(push) + 1e-12) * off)
