@@ -10,19 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from liftednet import Activation, LiftedRegressor, activations, initialize_, load, save, to_torch
 from liftednet.data import echo
 from liftednet.errors import DataError, LiftedError, NotFittedError
 from liftednet.export import ExportedRNN
-from liftednet.losses import CrossEntropy
 from liftednet.models import FullBatch, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.problems import Weights
 from tests.draws import normal
 from tests.models.graphs import NETWORKS
 from tests.models.graphs import fitted as fitted_graph
-from tests.models.networks import refuses
+from tests.models.networks import each, refuses
 
 SEQUENCES = ("gated", "both_directions")
 
@@ -101,28 +100,6 @@ def test_what_is_no_fitted_model_or_no_network_is_refused(generator) -> None:
     refuses(DataError, r"to_torch\(model\) makes a module", initialize_, nn.Linear(5, 3), fitted)
 
 
-def test_a_model_is_refused_before_there_are_data() -> None:
-    refused: list[tuple[dict[str, Any], str]] = [
-        ({"loss": "gumbel"}, "there is no loss 'gumbel'; there are binary-cross-entropy"),
-        ({"loss": "quantile:much"}, "takes a number behind a colon"),
-        ({"loss": CrossEntropy}, r"got <class.*: write CrossEntropy\(\)"),
-        ({"loss": nn.BCELoss()}, "give the scores that the Sigmoid takes"),
-        ({"loss": nn.functional.l1_loss}, "CrossEntropy.* for classes or SquaredError"),
-        ({"loss": nn.CrossEntropyLoss(torch.ones(3))}, "has weight=tensor.*sample_weight"),
-        ({"activations": "glue"}, "there is no activation 'glue'"),
-        ({"sizes": 5}, "sizes must be at least two"),
-        ({"seed": None}, "seed must be an integer"),
-        ({"seed": -1}, "seed must be an integer"),
-        ({"device": "gpu0"}, "device 'gpu0' cannot be used here"),
-    ]
-    for options, message in refused:
-        refuses(LiftedError, message, LiftedMLP, **{"sizes": (5, 6, 3), **options})
-
-
-def outputs_of(found: Any) -> tuple[Tensor, ...]:
-    return found if isinstance(found, tuple) else (found,)
-
-
 KINDS = [(name, last) for name in NETWORKS for last in (False, True)[: 1 + (name in SEQUENCES)]]
 
 
@@ -130,10 +107,10 @@ KINDS = [(name, last) for name in NETWORKS for last in (False, True)[: 1 + (name
 @pytest.mark.parametrize(("name", "last"), KINDS)
 def test_any_network_is_exported_with_its_forward_pass(name, last, dtype) -> None:
     model, x = fitted_graph(name, dtype, last)
-    network, inputs = to_torch(model), outputs_of(x)
-    wanted = outputs_of(model.forward(x))
-    torch.testing.assert_close(outputs_of(network(*inputs)), wanted)
-    logits = outputs_of(to_torch(model, logits=True)(*inputs))
+    network, inputs = to_torch(model), each(x)
+    wanted = each(model.forward(x))
+    torch.testing.assert_close(each(network(*inputs)), wanted)
+    logits = each(to_torch(model, logits=True)(*inputs))
     for u, term, output in zip(logits, model.network.terms, wanted, strict=True):
         torch.testing.assert_close(term.activation.forward(u), output)
     assert {p.dtype for p in network.parameters()} == {dtype}
@@ -141,10 +118,10 @@ def test_any_network_is_exported_with_its_forward_pass(name, last, dtype) -> Non
     copied = copy.deepcopy(network)
     for p in network.parameters():
         nn.init.zeros_(p)
-    torch.testing.assert_close(outputs_of(copied(*inputs)), wanted)
+    torch.testing.assert_close(each(copied(*inputs)), wanted)
     network.load_state_dict(copied.state_dict())
-    torch.testing.assert_close(outputs_of(network(*inputs)), wanted)
-    torch.testing.assert_close(outputs_of(model.forward(x)), wanted)
+    torch.testing.assert_close(each(network(*inputs)), wanted)
+    torch.testing.assert_close(each(model.forward(x)), wanted)
 
 
 RECURRENT: list[dict[str, Any]] = [
@@ -157,18 +134,14 @@ RECURRENT: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def recurrent(options: dict[str, Any], last: bool = False) -> tuple[LiftedRNN, Tensor, Tensor]:
-    """A fitted recurrent model, its sequences and their lengths."""
-    x, y = echo(12, 6, lag=1, classes=3)
-    lengths, y = torch.tensor([6, 2, 4, 1] * 3), y[:, 0] if last else y
-    given = {"hidden_size": 4, "method": Minibatch(1), **options}
-    return LiftedRNN(3, output_size=3, **given).fit(x, y, lengths=lengths), x.double(), lengths
-
-
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("options", RECURRENT, ids=str)
 def test_a_recurrent_model_is_exported_with_its_forward_pass(options, last) -> None:
-    model, x, lengths = recurrent(options, last)
+    x, y = echo(12, 6, lag=1, classes=3)
+    lengths, y = torch.tensor([6, 2, 4, 1] * 3), y[:, 0] if last else y
+    given = {"hidden_size": 4, "method": Minibatch(1), **options}
+    model = LiftedRNN(3, output_size=3, **given).fit(x, y, lengths=lengths)
+    x = x.double()
     network, logits = to_torch(model), to_torch(model, logits=True)
     assert isinstance(network, ExportedRNN) == (options in RECURRENT[:2])
     real = ... if last else torch.arange(6) < lengths[:, None]

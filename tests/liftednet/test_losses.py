@@ -28,11 +28,6 @@ from tests.models.networks import refuses
 CLASSES = 4
 
 
-@pytest.fixture
-def u(generator):
-    return 3 * normal(10, CLASSES, seed=generator)
-
-
 def test_simplex_cross_entropy_at_a_corner():
     """0 log 0 is 0, and a label that has no probability costs infinitely much."""
     y = torch.eye(3, dtype=torch.float64)
@@ -40,7 +35,8 @@ def test_simplex_cross_entropy_at_a_corner():
     assert float(SimplexCrossEntropy().output_value(y, y.roll(1, 0))) == np.inf
 
 
-def test_predictions_are_labels_where_labels_were_given(u):
+def test_predictions_are_labels_where_labels_were_given(generator):
+    u = 3 * normal(10, CLASSES, seed=generator)
     for loss in (CrossEntropy(), SimplexCrossEntropy()):
         assert torch.equal(loss.decode(u), u.argmax(-1))
     binary = BinaryCrossEntropy()
@@ -164,9 +160,15 @@ BAD: list[tuple[Any, str]] = [
       for loss, y, words in REFUSED.values()),
     *((lambda level=level: losses.Quantile(level), "level of a quantile")
       for level in (0.0, 1.0, -0.5, 2, "a")),
+    *((lambda given=given: loss_of(given), words) for given, words in (
+        ("gumbel", "there is no loss 'gumbel'; there are binary-cross-entropy"),
+        ("quantile:much", "takes a number behind a colon"),
+        (CrossEntropy, r"got <class.*: write CrossEntropy\(\)"),
+        (nn.BCELoss(), "give the scores that the Sigmoid takes"),
+        (functional.l1_loss, "CrossEntropy.* for classes or SquaredError"),
+        (nn.CrossEntropyLoss(torch.ones(3)), "has weight=tensor.*sample_weight"))),
     (lambda: losses.Huber(-1.0), "delta"),
     (lambda: LiftedMLP((2, 3), (activations.Softmax(),), loss=losses.Quantile()), "unit by unit"),
-    (lambda: losses.Quantile().encode(torch.arange(3), 1), "floating point"),
     (lambda: SimplexCrossEntropy().require_activation(activations.Softmax()), "SimplexProjection"),
 ]  # fmt: skip
 

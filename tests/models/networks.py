@@ -52,6 +52,11 @@ def bias_of(layer: Weights) -> Tensor:
     return layer.bias
 
 
+def each(found: Any) -> tuple[Any, ...]:
+    """Return several arrays as they are, and one by itself."""
+    return found if isinstance(found, tuple) else (found,)
+
+
 def gradients(steps: BatchSteps, batch: Data) -> list[Weights]:
     """Return what the divergences ask of the weights, the mean over a batch, before any look."""
     found = steps.gradients

@@ -212,8 +212,6 @@ def test_what_does_not_go_together_is_refused():
     loader, rows = DataLoader(TensorDataset(X, Y)), DataLoader(TensorDataset(X))
     short, loss = LiftedMLP((4, 8, 3), method=SHORT), losses.SimplexCrossEntropy()
     refit, held = LiftedMLP((4, 3), refit_output=True), LiftedMLP((4, 3), early_stopping=True)
-    words = "'auto', 'full', 'gauss-newton', 'global'"
-    refuses(DeclarationError, words, LiftedMLP, (4, 3), method="batch")
     words = "SimplexCrossEntropy"
     refuses(DeclarationError, words, LiftedMLP, (4, 5, 3), loss=loss, refit_output=True)
     refuses(DataError, "DataLoader", full((4, 8, 3)).fit, loader)

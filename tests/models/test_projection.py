@@ -9,7 +9,7 @@ from sklearn.base import clone
 
 from liftednet import LiftedClassifier, LiftedRegressor, Network, load, save, to_torch
 from liftednet.activations import ReLU
-from liftednet.constraints import Bounds, Budget, GroupMeans, Linear
+from liftednet.constraints import Bounds, GroupMeans, Linear
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.layers import dense
 from liftednet.losses import BinaryCrossEntropy, Quantile, SquaredError
@@ -20,9 +20,8 @@ from tests.models.networks import refuses, warned
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.uniform(size=(60, 4))
-INFLOW = 200 + 300 * X[:, 0]
 SHARES = np.exp(3 * np.sin(3 * X[:, 1:]))
-Y = INFLOW[:, None] * SHARES / SHARES.sum(1, keepdims=True)
+Y = (200 + 300 * X[:, :1]) * SHARES / SHARES.sum(1, keepdims=True)
 Y = Y + 30 * GENERATOR.normal(size=Y.shape)
 BALANCE = Linear(np.ones(3), equal=200, inputs=[-300, 0, 0, 0])
 OTHERS = GENERATOR.uniform(size=(100, 4))
@@ -153,7 +152,6 @@ def test_limits_that_no_answer_meets_at_an_input_are_told(held) -> None:
 
 NOT_HELD = [
     ([GroupMeans([0, 1])], "each sample by itself"),
-    ([Budget(1.0)], "each sample by itself"),
     ([Bounds(lower=[[0.0] * 3] * 2)], "shape"),
     ([Bounds(lower=1.0), Linear(np.ones(3), upper=2.0)], "contradict"),
     ([Linear(np.ones(3), equal=1, inputs=[1, 0])], "inputs"),

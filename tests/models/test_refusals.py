@@ -36,31 +36,23 @@ def _with(tensor: torch.Tensor, value: float) -> torch.Tensor:
 
 BAD_DATA = [
     (X[:, :3], Y, [r"\(samples, 4\)", r"\(30, 3\)"]),
-    (X[0], Y, [r"\(4,\)"]),
     (X, Y[:20], ["30", r"\(20,\)"]),
-    (X, Y[:, None].repeat(1, 2), ["3", r"\(30, 2\)"]),
     (_with(X, float("nan")), Y, ["NaN", r"\(2, 1\)", "Say missing=True where NaN"]),
     (_with(X, float("inf")), Y, ["infinite", r"\(2, 1\)"]),
     (X[:0], Y[:0], ["empty", r"\(0, 4\)"]),
     (X, Y + 1, ["0", "2", "3"]),
     (X, torch.zeros_like(Y), ["two classes", "every label is 0"]),
     (X.half(), Y, ["float16"]),
-    (X.long(), Y, ["int64"]),
-    (X.tolist(), Y, ["list"]),
-    (X, np.full(30, 2**64 - 1, np.uint64), r"y has integers beyond 9\d+"),
     (X, Y.numpy().astype(np.uint64) + np.uint64(2**63), r"y has integers beyond"),
     (np.ma.masked_array(X.numpy(), X.numpy() > 1), Y, r"X has \d+ masked"),
     (X, np.ma.masked_array(Y.numpy(), Y.numpy() == 1), r"y has \d+ masked"),
     (X.to("meta"), Y, "X.*meta.*no numbers"),
     (X, Y.to("meta"), "y.*meta.*no numbers"),
     (X.to_sparse(), Y, r"X must be dense.*\.to_dense\(\)"),
-    (X.to_sparse_csr(), Y, r"X must be dense.*sparse_csr"),
     (scipy.sparse.csr_array(X.numpy()), Y, r"X.*csr_array.*\.toarray\(\)"),
     (X, Y.to(torch.complex64), "y must be real.*complex64"),
     (X.numpy().astype(np.longdouble), Y, "X must hold numbers that torch has.*float128"),
     (torch.tensor(1.0), Y, r"X must have shape \(samples, 4\).*got \(\)"),
-    (np.array([["a"] * 4]), Y, ["X"]),
-    (X, Y.double() + 0.5, ["y"]),
     (torch.nested.nested_tensor([*X]), Y, "nested tensor: pad it"),
 ]
 
@@ -76,7 +68,7 @@ def _zeros(inputs: int, outputs: int) -> Weights:
     return Weights(torch.zeros(inputs, outputs), torch.zeros(outputs))
 
 
-NO_SIZES: list[Any] = [(4,), (), (4, 0, 3), (4, -1), (4, 2.5, 3), (True, 3)]
+NO_SIZES: list[Any] = [5, (4,), (), (4, 0, 3), (4, -1), (4, 2.5, 3), (True, 3)]
 
 
 INFEASIBLE = Declared(cp.sum_squares, lambda w: [w >= 1, w <= 0])
@@ -84,20 +76,16 @@ INFEASIBLE = Declared(cp.sum_squares, lambda w: [w >= 1, w <= 0])
 
 BAD_OPTIONS = [
     ({"lam": 0.0}, ["lam", "positive", "0.0"]),
-    ({"lam": -1.0}, ["lam", "-1.0"]),
-    ({"lam": float("nan")}, ["lam", "nan"]),
+    ({"seed": -1}, "seed must be an integer"),
+    ({"device": "gpu0"}, "device 'gpu0' cannot be used here"),
     ({"lam": [1.0, 1.0]}, ["lam", "1"]),
     ({"rho": 0.0}, ["rho", "positive"]),
     ({"rho": [0.1]}, ["rho", "2"]),
     ({"sweeps": 0}, ["sweeps", "positive integer"]),
     ({"tolerance": 0.0}, ["tolerance"]),
-    ({"dtype": torch.float16}, ["float16"]),
-    ({"dtype": torch.int64}, ["int64"]),
     ({"start": "zeros"}, ["zeros", "kaiming"]),
     ({"start": [_zeros(4, 5)]}, ["2 layers", "1"]),
     ({"start": [_zeros(4, 6), _zeros(6, 3)]}, [r"\(4, 5\)", r"\(4, 6\)"]),
-    ({"divergence": "loose"}, ["tight", "joint", "loose"]),
-    ({"activations": torch.relu}, ["Activation"]),
     ({"activations": [ReLU()] * 3}, ["1", "3"]),
     ({"activations": Sign(), "divergence": "joint"}, ["Lipschitz"]),
     ({"activations": Sign()}, ["Sign.*layer 1", 'method="minibatch"']),
@@ -190,7 +178,6 @@ def test_one_feature_needs_no_axis_of_its_own():
 
 
 ROWS, LABELS = labeled(samples=60)
-PAIRS = [(torch.zeros(4, 3), torch.zeros(3))]
 
 
 def test_numbers_of_numpy_are_numbers():
@@ -212,14 +199,13 @@ def test_numbers_of_numpy_are_numbers():
 
 AT_THE_DOOR = [
     ({"start": 3}, "Weights.*int"),
-    ({"start": PAIRS}, "Weights.*tuple"),
-    ({"solver": None}, "solver.*None"),
+    ({"start": [(torch.zeros(4, 3), torch.zeros(3))]}, "Weights.*tuple"),
     ({"solver": 3}, "solver.*3"),
     ({"rho": "1"}, "rho.*'1'"),
     ({"rho": 0.1, "penalty": Nonnegative()}, r"rho=0\.1.*SquaredFrobenius.*rho=None"),
     ({"dtype": "float32"}, "dtype.*float32"),
     ({"divergence": []}, r"divergence.*\[\]"),
-    ({"method": []}, r"method.*\[\]"),
+    ({"method": []}, r"'auto', 'full', 'gauss-newton', 'global'.*\[\]"),
     ({"penalty": L1(0.1), "method": GaussNewton()}, "gauss-newton.*L1"),
 ]
 
@@ -255,7 +241,6 @@ def test_labels_of_any_integer_type_are_labels(kind):
 
 BAD_LENGTHS = [
     (["a"] * 60, "lengths must be integers.*'a'"),
-    ([None] * 60, "lengths must be integers.*None"),
     ([2**70] * 60, "lengths must be integers.*118"),
     (np.full(60, 1j), "lengths must be real"),
     (np.full(60, 2**64 - 1, np.uint64), "lengths has integers beyond"),

@@ -22,7 +22,7 @@ from liftednet.solvers import solve
 from liftednet.solvers.accelerated import Accelerated
 from tests.draws import normal
 from tests.models import plain
-from tests.models.networks import refuses, same_bits, trace_of
+from tests.models.networks import each, refuses, same_bits, trace_of
 from tests.models.registry import BY_NAME, GRAPHS, LABELS, METHODS, REFUSED, ROWS, SERVED, Graph
 
 STARTED = [run for run in SERVED if "tight" in run or "full" in run]
@@ -47,19 +47,15 @@ def test_what_does_not_go_together_is_refused_at_the_door(graph, coupling, metho
 def test_objective_forward_pass_and_predictions_are_those_of_plain_torch(graph, coupling, method):
     model = _fitted(graph, coupling, method)
     assert model.objective() == pytest.approx(plain.objective(graph, model, coupling), rel=1e-9)
-    answers = _each(model.forward(graph.x, lengths=graph.lengths))
+    answers = each(model.forward(graph.x, lengths=graph.lengths))
     for one, right in zip(answers, plain.outputs(graph, model), strict=True):
         counted = _real_steps(graph, right)
         torch.testing.assert_close(one[counted], right[counted])
-    labels = _each(model.predict(graph.x, lengths=graph.lengths))
-    for one, y in zip(labels, _each(graph.y), strict=True):
+    labels = each(model.predict(graph.x, lengths=graph.lengths))
+    for one, y in zip(labels, each(graph.y), strict=True):
         assert one.shape == y.shape and bool(one.double().isfinite().all())
     assert 0 <= model.residual() < math.inf
     assert len(model.gap()) == len(model.states)
-
-
-def _each(found: Any) -> tuple[Any, ...]:
-    return found if isinstance(found, tuple) else (found,)
 
 
 def _real_steps(graph: Graph, rows: Tensor) -> Tensor:
@@ -81,6 +77,16 @@ def test_the_loss_falls_and_by_full_batches_no_step_raises_the_objective(graph, 
     elif method == "gauss-newton":
         assert all(after < before for before, after in pairwise(trace.objectives))
         assert trace.losses[-1] == pytest.approx(plain.network_objective(graph, model), rel=1e-9)
+
+
+@pytest.mark.parametrize(("graph", "coupling", "method"), FULL, ids=str)
+def test_in_float32_the_objective_does_not_rise_either(graph, coupling, method):
+    model = graph.model(coupling, FullBatch(4, tolerance=1e-12), dtype=torch.float32)
+    objectives = trace_of(model.fit(graph.x, graph.y, lengths=graph.lengths)).objectives
+    assert model.weights[0].matrix.dtype is torch.float32
+    for before, after in pairwise(objectives):
+        assert after <= before + 1e-5 * (1 + abs(before))
+    assert model.objective() == pytest.approx(objectives[-1], rel=1e-2)
 
 
 @pytest.mark.parametrize(("graph", "coupling", "method"), STARTED, ids=str)

@@ -10,8 +10,8 @@ import random
 import re
 import resource
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -251,17 +251,6 @@ def test_permissions_and_links_stay(plain, tmp_path) -> None:
     assert same_bits(load(dangling).weights, load(path).weights)
 
 
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """Let files grow to so many bytes, as on a disk that is full then."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_an_interrupt_or_a_full_disk_leaves_the_file_that_was(plain, tmp_path) -> None:
     path = save(plain, tmp_path / "model")
     before = path.read_bytes()
@@ -269,8 +258,12 @@ def test_an_interrupt_or_a_full_disk_leaves_the_file_that_was(plain, tmp_path) -
     with patch("os.replace", side_effect=KeyboardInterrupt):
         refuses(KeyboardInterrupt, "", save, plain, path)
     assert path.read_bytes() == before
-    with files_of_at_most(len(before) // 2):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))  # as on a full disk
+    try:
         full = refuses(DataError, "File too large", save, plain, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert full.__suppress_context__  # one error, not a chain
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["model"]
@@ -286,10 +279,8 @@ def test_what_cannot_be_saved_or_loaded_is_refused(plain, tmp_path) -> None:
         (lambda: save(LiftedMLP((5, 6, 3)), path), "call fit"),
         (lambda: save(lifted, path), r"got LiftedModule: .*state_dict.*write_"),
         (lambda: save(linear, path), r"a LiftedMLP or .*, got Linear: a torch network"),
-        (lambda: save(plain, "/sys/model"), r"/sys/model.*(Permission|Read-only)"),
         (lambda: save(plain, tmp_path), "is no file"),
         (lambda: save(plain, "/dev/null"), "is no file"),
-        (lambda: save(plain, file / "model"), "Not a directory"),
         (lambda: save(plain, tmp_path / "missing" / "model"), "No such file or directory"),
         (lambda: load(save(plain, tmp_path / "other"), swep=3), "has no argument 'swep'"),
         (lambda: load(path), "there is no model at"),
@@ -322,25 +313,21 @@ DAMAGED = [
     ({"version": "99"}, "version 99"),
     ({"model": "{"}, "cannot be read"),
     ({"model": "{}"}, "lacks"),
-    ({"model": '{"kind": "Other", "architecture": {}}'}, "holds a 'Other'"),
     ({"model": '{"kind": [[]], "architecture": {}}'}, r"holds a \[\[\]\]"),
     ({"model": '{"kind": "LiftedMLP", "architecture": {}}'}, "make no LiftedMLP"),
     ({"model": '{"kind": ' + "[" * 10**5 + "}"}, "cannot be read"),
     ({"model": '{"kind": "LiftedRNN", "architecture": {"activations": []}}'}, "no LiftedRNN"),
     ({"model": '{"kind": "LiftedMLP", "architecture": 3}'}, "make no LiftedMLP"),
+    (described(learned=[]), "make no LiftedMLP"),
     (described(sizes=[10**9, 10**9, 3]), "start weight of layer 0 must have shape"),
     (described(sizes="5"), "sizes must be"),
-    (described(activations=["Tanh"]), "make no LiftedMLP"),
     (described(activations=[{"name": "Tanh", "parameters": {"a": 1}}]), "describes no Tanh"),
-    (described(loss={"name": "Mine"}), "Mine was declared outside"),
     (described(lam=[-1.0]), "lam must be positive"),
     (described(dtype="float16"), "names the type 'float16'"),
     ({"weight.1": torch.zeros(5, 7)}, r"must have shape \(5, 6\), got \(5, 7\)"),
     ({"bias.2": torch.tensor([0.0, float("nan"), 0.0])}, "bias.2 .* NaN"),
     ({"bias.2": torch.tensor([0, 1, 0])}, "bias.2 .* must be torch.float32"),
     ({"bias.2": torch.zeros(3).double()}, "the weights in a file are of one type"),
-    (described(last_only=[7]), "make no LiftedMLP"),
-    (described(learned=[]), "make no LiftedMLP"),
     (described(state_solver={"name": "import_module", "parameters": {}}), "outside of lifted"),
     (described(graph={}), "the network is not the one that was saved"),
 ]

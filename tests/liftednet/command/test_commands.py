@@ -167,11 +167,8 @@ REFUSED = [
     ("train iris.csv --target t", "no column 't' (--target, --columns); it has a, b"),
     ("train iris.csv --target a --columns b,x", "no column 'x'"),
     (f"{TRAIN} --loss squared-error", "y holds text, first"),
-    (f"{TRAIN} --loss hinge", "there are binary-cross-entropy"),
-    (f"{TRAIN} --loss BinaryCrossEntropy", "for two labels"),
     (f"{TRAIN} --held-out 2", "strictly between 0 and 1"),
     (f"{TRAIN} --set lam=-1", "lam must be positive"),
-    (f"{TRAIN} --set max_iter=many", "positive integer"),
     (f"{TRAIN} --set class_weight={{a:1}}", "texts stand between quotes"),
     ("train hole.csv --target y", "in row 99, column bmi"),
     ("train empty.csv --target y", "cannot be read"),
@@ -197,19 +194,16 @@ REFUSED = [
     (f"{TRAIN} --output /dev/null", "is no file"),
     (f"{TRAIN} --output nowhere/m", "No such file or dir"),
     ("predict nothing.st iris.csv", "there is no model at nothing.st"),
-    ("predict iris.csv iris.csv", "no whole safetensors file"),
     ("show iris.csv", "no whole safetensors file"),
     (f"{TRAIN} --seed x", "Invalid value for '--seed'"),
-    ("train --nonsense", "No such option: --nonsense"),
     ("train", "Missing argument"),
-    ("paint", "No such command 'paint'"),
 ]
 
 
 @pytest.mark.parametrize(("line", "message"), REFUSED)
 def test_what_cannot_be_is_refused_in_one_line(here, line, message) -> None:
     """With status 2 where the line itself is wrong, as other commands have it."""
-    wrong_line = message.startswith(("Invalid", "No such option", "Missing", "No such command"))
+    wrong_line = message.startswith(("Invalid", "Missing"))
     assert message in refused(*line.split(), status=2 if wrong_line else 1)
     assert not (here / "model.safetensors").exists()
 
