@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from liftednet import activations
 from liftednet.activations import Clipped, Quantized, ReLU, Sign
-from liftednet.divergences import Joint, Margin, Tight, joint, tight
+from liftednet.divergences import Joint, Margin, joint, tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import WeightFit
@@ -95,14 +95,6 @@ def test_cvxpy_states_what_torch_computes(activation, kind, pair):
     assert float(divergence.state_value(v, u)) == pytest.approx(float(state.value))
 
 
-def test_the_switch_returns_what_its_names_say():
-    assert isinstance(tight(activations.ReLU()), Tight)
-    assert isinstance(joint(activations.ReLU()), Joint)
-    assert isinstance(tight(activations.Identity()), Joint)  # where the two agree, the simpler
-    assert not tight(activations.ReLU()).quadratic
-    assert joint(activations.ReLU()).quadratic
-
-
 STEPS = [Quantized(), Quantized(2, -1.0, 1.0), Quantized(5, -1.0, 2.0), Sign()]
 
 
@@ -172,6 +164,7 @@ def test_a_width_moves_the_margin_of_a_sign(width, generator):
 
 def test_without_a_margin_there_is_none_to_take():
     assert Margin(Sign()).smoothness == 1.0
+    assert isinstance(tight(activations.Identity()), Joint)  # where the two agree, the simpler
     refuses(DeclarationError, "margin", Margin, ReLU())
     refuses(DataError, "levels", Quantized, 1)
     refuses(DeclarationError, "lower < upper", Quantized, 2, 1.0, 0.0)

@@ -12,10 +12,10 @@ import sklearn
 import torch
 from scipy.sparse import csr_array
 from sklearn.base import clone
-from sklearn.compose import TransformedTargetRegressor, make_column_transformer
-from sklearn.datasets import load_diabetes, load_iris
+from sklearn.compose import make_column_transformer
+from sklearn.datasets import load_iris
 from sklearn.exceptions import NotFittedError as NotFittedInSklearn
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils import estimator_checks
@@ -33,7 +33,6 @@ X, LABELS = load_iris(return_X_y=True)
 X = StandardScaler().fit_transform(X)
 NAMES = load_iris().target_names[LABELS]
 QUICK: dict[str, Any] = {"hidden_layer_sizes": (8,), "random_state": 0}
-LEARNING: dict[str, Any] = {**QUICK, "max_iter": 100}
 
 
 # All of scikit-learn's checks of one estimator; of the other, what is of regressions or of fits.
@@ -70,13 +69,9 @@ def test_every_setting_is_kept_as_it_is(estimator):
 
 
 def test_one_output_and_several_are_regressed():
-    x, y = load_diabetes(return_X_y=True)
-    settings: dict[str, Any] = {**LEARNING, "method": "gauss-newton", "rho": 10.0, "max_iter": 20}
-    network = LiftedRegressor(**settings, activation="tanh")
-    scaled = TransformedTargetRegressor(network, transformer=StandardScaler())
-    assert cross_val_score(make_pipeline(StandardScaler(), scaled), x, y, cv=3).mean() > 0.4
+    settings: dict[str, Any] = {**QUICK, "method": "gauss-newton", "rho": 1e-3, "max_iter": 20}
     curves = np.stack([np.sin(X[:, 0]), X[:, 1] ** 2], axis=1)
-    found = clone(network).set_params(rho=1e-3).fit(X, curves)
+    found = LiftedRegressor(**settings, activation="tanh").fit(X, curves)
     assert found.predict(X).shape == curves.shape
     assert found.score(X, curves) > 0.99
     assert found.fit(X, curves[:, :1]).predict(X).shape == (150, 1)
@@ -197,15 +192,8 @@ def test_steps_are_labeled_and_what_lies_beyond_an_end_does_not_count():
     assert found.classes_.tolist() == ["no", "yes"]
     assert found.predict(x, lengths).shape == (60, 6)
     assert found.score(x, y, lengths=lengths) == 1.0
-    refuses(
-        DataError,
-        "NaN.*in row 0",
-        found.fit,
-        np.where(beyond[..., None], x, np.nan),
-        y,
-        None,
-        lengths,
-    )
+    unseen = np.where(beyond[..., None], x, np.nan)
+    refuses(DataError, "NaN.*in row 0", found.fit, unseen, y, lengths=lengths)
     refuses(DataError, "holds text", found.fit, np.full(x.shape, "a"), y, lengths=lengths)
     ragged = [[[1.0, 2.0], [3.0]]] * 60
     refuses(DataError, "inhomogeneous", found.fit, ragged, y[:, 0], lengths=lengths)
@@ -245,7 +233,6 @@ BAD_DATA = [
      r"row 0, column 0 \(nan\)\. Say missing=True .* seen\.$"),
     (LiftedRegressor(), TEXT, HOLE, r"X holds text, first in row 3, column 1 \(red\): pass a"),
     (LiftedRegressor(), X, NAMES, r"y holds text, first in row 0 .* LiftedClassifier"),
-    (LiftedRegressor(), X, [*NAMES], r"y holds text, first in row 0 .* LiftedClassifier"),
     (LiftedRegressor(), X, HOLE, r"y contains NaN\. The first is in row 7 \(nan\)\.$"),
     (LiftedRegressor(), ODD, np.arange(10.0), r"row 9, column size \(inf\)"),
     (LiftedRegressor(monotonic_cst={"age": 1}), ODD[:9], np.arange(9.0),

@@ -18,7 +18,7 @@ from liftednet.activations import LeakyReLU, ReLU, Tanh
 from liftednet.constraints import Bounds, Budget, Declared, GroupRates, Order, Values
 from liftednet.errors import DataError, DeclarationError, FitWarning
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Huber, Quantile, SquaredError
-from liftednet.models import Checkpoint, GaussNewton, Global, LiftedMLP, add_unit, global_path
+from liftednet.models import Checkpoint, Global, LiftedMLP, add_unit, global_path
 from liftednet.models.results import Ending
 from liftednet.penalties import L1, Nonnegative, SquaredFrobenius
 from tests.draws import normal
@@ -76,16 +76,6 @@ def test_a_gap_that_is_not_proven_is_told(units, method, said, tmp_path):
     with pytest.warns(FitWarning, match=said):  # nothing is left to do, and nothing more is proven
         model.fit(X, y, checkpoint=tmp_path / "fit", resume=True)
     assert trace_of(model).ending is Ending.BUDGET and model.objective() == objective
-
-
-def test_no_training_falls_below_the_bound():
-    X, y = waves(20)
-    best = hinges(30, 0.05).fit(X, y)
-    bound = global_gap(best, X, y).bound
-    for method in (GaussNewton(10), "minibatch"):
-        found = global_gap(hinges(30, 0.05, method).fit(X, y), X, y)
-        assert bound <= best.objective() <= found.objective * (1 + 1e-4)
-        assert found.bound <= best.objective() and found.best <= best.objective() * (1 + 2e-4)
 
 
 @pytest.mark.parametrize("seed", [0, 17, 34])  # units far above 0 that a bias has to make up for
@@ -159,7 +149,6 @@ def test_what_is_not_convex_in_its_units_is_refused(sizes, options, said):
 
 def test_bad_numbers_and_missing_answers_are_refused():
     refuses(DataError, "gap", lambda: Global(gap=0.0))
-    refuses(DataError, "rho must be positive", hinges, 5, (0.1, 0.0))
     X, y = waves(20)
     network = nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 1)).double()
     refuses(DataError, "pass loss", lambda: global_gap(network, X, y))
@@ -365,9 +354,7 @@ def test_what_no_network_meets_or_what_is_not_convex_is_refused():
     labels = torch.from_numpy(y > 0).long()
     how: dict[str, Any] = {"rho": RHO, "method": "global"}
     two, rates = LiftedMLP((1, 20, 2), **how), [GroupRates(np.arange(24) % 2, 0.1)]
-    apart = [Bounds(upper=0.0), Budget(-1.0), Bounds(lower=-0.5)]
     short = [Declared(lambda U: cp.norm(U) <= 1)]
-    refuses(DataError, "contradict", model(1).fit, X, given, constraints=apart)
     refuses(DeclarationError, "not convex", two.fit, X, labels, constraints=rates)
     refuses(DeclarationError, "CVXPY alone", model(1).fit, X, given, constraints=short)
     words, how = "this network has 2 outputs", {**how, "monotonic_cst": [1]}

@@ -14,7 +14,7 @@ from sklearn.linear_model import BayesianRidge
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
-from liftednet import Network
+from liftednet import Network, posterior
 from liftednet.activations import Identity, Softmax, Tanh
 from liftednet.divergences import Divergence, tight
 from liftednet.errors import DeclarationError
@@ -281,6 +281,14 @@ def test_rho_of_a_linear_network_is_that_of_bayesian_ridge(heads: int, outputs: 
         torch.testing.assert_close(layer.matrix, coefficients, rtol=1e-3, atol=1e-4)
     assert trace_of(model).ending is Ending.CONVERGED
     assert len(trace_of(model).steps) < 200
+    if heads == 1:
+        unseen = 3 * normal(7, 5, seed=2)
+        found = posterior(model).predict(unseen)
+        mean, std = right.predict(unseen.numpy(), return_std=True)
+        for column in range(outputs):
+            np.testing.assert_allclose(found.mean[:, column], mean, rtol=1e-2, atol=1e-3)
+            np.testing.assert_allclose(found.std[:, column], std, rtol=1e-2)
+            np.testing.assert_allclose(found.noise[:, column], right.alpha_**-0.5, rtol=1e-2)
 
 
 @pytest.mark.parametrize("last", [0, 12])  # before the first look at the evidence, and after it
