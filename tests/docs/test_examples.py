@@ -23,9 +23,8 @@ ROOT = DOCS.parent
 _BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 _UNREAD = re.compile(r"<!--.*?-->|!?\[[^]]*\]\([^)]*\.svg\)|\]\([^)]*\)", re.DOTALL)
 # Pages whose blocks run one after another: but for that which starts a process group, and Optuna's.
-_NOT_HERE = ("distributed", "choosing")
 RUN = [page for page in PAGES if _BLOCK.search(page.read_text("utf-8"))]
-RUN = [page for page in RUN if page.stem not in _NOT_HERE]
+RUN = [page for page in RUN if page.stem not in ("distributed", "choosing")]
 EXPECTED = {
     "table": "scores.mean() > 0.9 and (low < mean).all()",
     "torch_network": "right.float().mean() > 0.9",

@@ -24,8 +24,6 @@ from tests.draws import normal
 
 _CONVOLUTION = Convolution((2, 3, 3), 2, (2, 2), (2, 1), (1, 0))
 _KERNEL = Weights(normal(8, 2), normal(2))
-_POOLING = AveragePooling((2, 4, 4), (3, 2), (1, 2))
-_COUNTED = torch.tensor([[True, True], [True, False], [False, True]])
 
 MAPS: dict[str, tuple[LinearMap, tuple[int, ...]]] = {
     "identity": (maps.Identity(), (3, 4)),
@@ -36,12 +34,12 @@ MAPS: dict[str, tuple[LinearMap, tuple[int, ...]]] = {
     "diagonal": (Diagonal(normal(3, 4)), (3, 4)),
     "diagonal that samples share": (Diagonal(normal(4)), (3, 4)),
     "delay": (Moved(delayed, advanced), (3, 2, 4)),
-    "picked": (picked(_COUNTED), (3, 2, 4)),
+    "picked": (picked(torch.tensor([[True, True], [True, False], [False, True]])), (3, 2, 4)),
     "columns": (maps.Columns(slice(1, 4), 6), (5, 3)),
     "traced": (maps.Traced(lambda v: (2 * v @ normal(4, 3) + 1).flip(0), normal(3, 4)), (3, 4)),
     "convolution": (_CONVOLUTION.map(0, [normal(3, 18)], _KERNEL), (3, 18)),
     "convolution of weights": (_CONVOLUTION.weight_map([normal(3, 18)], _KERNEL), (9, 2)),
-    "pooling": (_POOLING.map(0, [normal(3, 32)], None), (3, 32)),
+    "pooling": (AveragePooling((2, 4, 4), (3, 2), (1, 2)).map(0, [normal(3, 32)], None), (3, 32)),
     "composed": (Composed(Times(normal(4, 2)), Diagonal(normal(3, 4, seed=2))), (3, 4)),
     "summed": (Summed(Diagonal(normal(3, 4)), Times(normal(4, 4))), (3, 4)),
 }

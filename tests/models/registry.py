@@ -23,7 +23,6 @@ from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedRNN, Minibatc
 
 SAMPLES, STEPS = 12, 4
 LAM, RHO = 0.8, 0.1
-COUPLINGS = ("tight", "joint")
 OPTIONS: dict[str, Any] = {"lam": LAM, "rho": RHO, "standardize": False, "dtype": torch.float64}
 METHODS: dict[str, Any] = {
     "full": FullBatch(3, tolerance=1e-4),
@@ -43,7 +42,6 @@ TARGETS = torch.stack([ROWS[:, 0] * ROWS[:, 1], ROWS[:, 2].sin()], 1)
 CLASSES = torch.stack([LABELS == 0, LABELS < 2], 1).double()
 SEQUENCES = _normal(SAMPLES, STEPS, 2)
 STEP_LABELS = (SEQUENCES[..., 0].cumsum(1) > 0).long() + (SEQUENCES[..., 1] > 1).long()
-IMAGES = _normal(SAMPLES, 2, 5, 4)
 KERNELS = (2, 3, 3), (3, 2, 2)
 States = list[Tensor]
 Parts = Any  # the weights of all layers
@@ -234,7 +232,7 @@ GRAPHS = (
     Graph("without a bias", _bare, ROWS, TARGETS, _bare_above, refused=_JOINT),
     Graph("two of each", _two_of_each, (ROWS, TARGETS), (LABELS, TARGETS), _two_of_each_above,
           refused=_JOINT),
-    Graph("images", _images, IMAGES, LABELS, _images_above, refused=_JOINT),
+    Graph("images", _images, _normal(SAMPLES, 2, 5, 4), LABELS, _images_above, refused=_JOINT),
     Graph("recurrent", _recurrent, SEQUENCES, STEP_LABELS, _recurrent_above, refused=_JOINT),
     Graph("both directions", Network, SEQUENCES, STEP_LABELS, _both_directions_above, LENGTHS,
           _JOINT, _both_directions),
@@ -245,7 +243,7 @@ GRAPHS = (
 )  # fmt: skip
 
 BY_NAME = {graph.name: graph for graph in GRAPHS}
-PAIRS = tuple((coupling, method) for coupling in COUPLINGS for method in METHODS)
+PAIRS = tuple((coupling, method) for coupling in ("tight", "joint") for method in METHODS)
 REFUSED = tuple((graph, *pair) for graph in GRAPHS for pair in graph.refused)
 SERVED = tuple(
     (graph, *pair)

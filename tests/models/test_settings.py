@@ -30,13 +30,12 @@ BUILT: dict[str, Callable[..., Lifted]] = {
     "binary labels": partial(LiftedMLP, (4, 5, 2), Identity(), BinaryCrossEntropy()),
     "recurrent": partial(LiftedRNN, 2, 3, 3),
 }
-METHODS = ("auto", FullBatch(2), Minibatch(epochs=3, batch_size=5), GaussNewton(2))
 
 
 CASES = [
     (name, method)
     for name in BUILT
-    for method in METHODS
+    for method in ("auto", FullBatch(2), Minibatch(epochs=3, batch_size=5), GaussNewton(2))
     if name != "output states" or isinstance(method, FullBatch | Minibatch)
     if name != "recurrent" or method != "auto"  # which are Gauss-Newton's steps, and many
 ]

@@ -28,7 +28,6 @@ ACTIVATIONS: tuple[Activation, ...] = (
     activations.Sign(), activations.Softmax(), activations.SimplexProjection(),
     Activation.from_function(softsign),
 )  # fmt: skip
-DTYPES = (torch.float64, torch.float32)
 SAMPLES, INPUTS, UNITS, ABOVE = 5, 4, 3, 2
 RIDGE = SquaredFrobenius(0.1)
 
@@ -138,7 +137,7 @@ CASES = tuple(_cases())
 
 def solvers_of(case: Case) -> Iterator[tuple[str, torch.dtype]]:
     """Yield the names of the solvers, without the reference, that serve a case, and precisions."""
-    for dtype in DTYPES:
+    for dtype in (torch.float64, torch.float32):
         problem = case.build(dtype)
         names = set(solver_names()) - {"reference"}
         # Interpreted kernels take seconds, and take every turn of two links that they take of one;

@@ -40,12 +40,11 @@ CLASSES = WeightFit(tight(Softmax()), Design(X, weights=WEIGHTS), LABELS, Square
                     2.0, U)  # fmt: skip
 
 
-LINES = X[:, 2].numpy()
 CASES: dict[str, Any] = {
     "equal means": (BINARY, GroupMeans(GROUPS)),
     "near means": (BINARY, GroupMeans(GROUPS, 0.05)),
     "order, bounds": (BINARY, Order(PAIRS, 0.1), Bounds(-1.0, 0.5)),
-    "total": (SQUARED, Linear(np.ones(3), equal=2 * LINES - 1), Budget(2.4)),
+    "total": (SQUARED, Linear(np.ones(3), equal=2 * X[:, 2].numpy() - 1), Budget(2.4)),
     "order of outputs": (SQUARED, Linear([[1.0, 0], [-1, 1], [0, -1]], upper=0.0),
                          Values([3], [[0.0, 0.5, 0.75]])),
     "classes": (CLASSES, GroupMeans(GROUPS, 0.1), Bounds(upper=3.0)),
