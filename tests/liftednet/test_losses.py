@@ -161,7 +161,6 @@ BAD: list[tuple[Any, str]] = [
     *((lambda level=level: losses.Quantile(level), "level of a quantile")
       for level in (0.0, 1.0, -0.5, 2, "a")),
     *((lambda given=given: loss_of(given), words) for given, words in (
-        ("gumbel", "there is no loss 'gumbel'; there are binary-cross-entropy"),
         ("quantile:much", "takes a number behind a colon"),
         (CrossEntropy, r"got <class.*: write CrossEntropy\(\)"),
         (nn.BCELoss(), "give the scores that the Sigmoid takes"),

@@ -198,6 +198,7 @@ def test_numbers_of_numpy_are_numbers():
 
 
 AT_THE_DOOR = [
+    ({"loss": "gumbel"}, "there is no loss 'gumbel'; there are binary-cross-entropy"),
     ({"start": 3}, "Weights.*int"),
     ({"start": [(torch.zeros(4, 3), torch.zeros(3))]}, "Weights.*tuple"),
     ({"solver": 3}, "solver.*3"),
