@@ -16,7 +16,7 @@ from torch import Tensor
 
 from liftednet.activation import Activation, require_activation
 from liftednet.activations.piecewise_linear import Bounded, Identity
-from liftednet.errors import DeclarationError
+from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
 
 __all__ = [
@@ -374,7 +374,7 @@ def within(divergence: Divergence, bounds: tuple[float, float]) -> Divergence:
     """Return the divergence with states held between bounds.
 
     Raises:
-        DataError: nothing lies between them.
+        DataError: they are no pair, or nothing lies between them.
         DeclarationError: its map couples units.
 
     Example:
@@ -385,4 +385,6 @@ def within(divergence: Divergence, bounds: tuple[float, float]) -> Divergence:
         >>> held.forward(torch.tensor([[-1.0, 0.5, 2.0]]))
         tensor([[0.0000, 0.5000, 1.0000]])
     """
+    if not isinstance(bounds, tuple | list) or len(bounds) != 2:
+        raise DataError(f"bounds must be (lowest, highest), got {bounds!r}.")
     return replace(divergence, activation=Bounded(divergence.activation, *bounds))

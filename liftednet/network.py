@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from liftednet.activation import Activation, require_activation, require_torch
 from liftednet.activations.not_monotone import NotMonotone
-from liftednet.activations.piecewise_linear import Bounded, MaxPooling, ReLU
+from liftednet.activations.piecewise_linear import MaxPooling, ReLU
 from liftednet.constraints import Constraint
-from liftednet.divergences import Divergence
+from liftednet.divergences import Divergence, tight, within
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers.expression import (
     Applied,
@@ -260,7 +260,7 @@ class Network:
         if (argument is None) == (units is None):
             raise DeclarationError("give the pre-activations of the states, or their units.")
         if bounds is not None:
-            Bounded(activation, *_pair(bounds))
+            within(tight(activation), bounds)
         if argument is None:
             assert units is not None  # one of both is given
             _require_shape((units,))
@@ -534,12 +534,6 @@ def _refuse_curved(expression: Expression) -> None:
         if not type(layer.layer).__module__.startswith("liftednet."):
             shapes = [x.shape for x in layer.arguments if isinstance(x, Expression)]
             check_layer(layer.layer, *shapes, steps=_STEPS if layer.sequence else None)
-
-
-def _pair(bounds: object) -> tuple[float, float]:
-    if not isinstance(bounds, tuple | list) or len(bounds) != 2:
-        raise DataError(f"bounds must be (lowest, highest), got {bounds!r}.")
-    return bounds[0], bounds[1]
 
 
 def parameters_of(expression: Expression) -> Iterator[Parameter]:

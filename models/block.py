@@ -59,6 +59,12 @@ class Structure:
     lam: Mapping[State, float]
     penalties: Mapping[Parameter, Penalty]
     losses: Mapping[Label, Loss] = field(default_factory=dict)
+    _held: Mapping[State, Divergence] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Make what bounds make of divergences: at once, as no tracer of torch follows it."""
+        known = {x: within(d, x.bounds) for x, d in self.divergences.items() if x.bounds}
+        object.__setattr__(self, "_held", {**self.divergences, **known})
 
     def loss(self, term: Term) -> Loss:
         """Return a loss of what the network is trained with."""
@@ -66,8 +72,7 @@ class Structure:
 
     def held(self, state: State) -> Divergence:
         """Return the divergence of states within their bounds."""
-        divergence = self.divergences[state]
-        return divergence if state.bounds is None else within(divergence, state.bounds)
+        return self._held[state]
 
     def activated(self, state: State, u: Tensor) -> Tensor:
         """Return phi(u), within the bounds of the states."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple, cast
+
+from torch import Tensor
 
 from liftednet import processes
 from liftednet.errors import DeclarationError, SolverError
@@ -14,11 +17,15 @@ from liftednet.lazy import cvxpy as cp
 from liftednet.problems import (
     BlockFit,
     ConstrainedFit,
+    Design,
     Fit,
+    Link,
     OutputFit,
     StateFit,
     StatesOverTime,
+    TimeLink,
     WeightFit,
+    Weights,
 )
 from liftednet.solution import Solution, Status
 
@@ -27,6 +34,7 @@ from .base import Solver
 AnySolver = Solver[Any, Any, Any]
 
 _SMALL = 2_000  # numbers that are unknown or aimed at
+_PARTS: Any = (Fit, Link, TimeLink, Design, Weights)  # in which tensors stand
 
 
 class _Entry(NamedTuple):
@@ -197,9 +205,10 @@ def solve(problem: Fit[Any], solver: str | AnySolver = "auto", start: Any = None
         raise DeclarationError(
             f"solve needs a WeightFit, a StateFit or an OutputFit, got {type(problem).__name__}."
         )
+    problem, start = without_gradients(problem), without_gradients(start)
     auto = isinstance(solver, str) and solver == "auto"
-    chosen = best(problem, repeats=True) if auto else choose(problem, solver)
     problem.refuse_bad_values()
+    chosen = best(problem, repeats=True) if auto else choose(problem, solver)
     if start is not None:
         problem.refuse_bad_start(start)
     solution = chosen.solve(problem, start, chosen.prepare(problem)).require_usable()
@@ -208,6 +217,21 @@ def solve(problem: Fit[Any], solver: str | AnySolver = "auto", start: Any = None
         if solution.status is not Status.SOLVED:
             solution = _retried(problem, solution, chosen)
     return replace(solution, duals=solution.duals or problem.duals(solution.value))
+
+
+def without_gradients(part: Any) -> Any:
+    """Return a problem on the numbers of its tensors; itself where none of them asks for more."""
+    if isinstance(part, Tensor):
+        return part.detach() if part.requires_grad else part
+    if isinstance(part, tuple) and not hasattr(part, "_fields"):
+        found = tuple(map(without_gradients, part))
+        return part if all(map(operator.is_, found, part)) else found
+    if not isinstance(part, _PARTS):
+        return part
+    known = {x.name: getattr(part, x.name) for x in fields(part)}
+    changed = {x: without_gradients(y) for x, y in known.items()}
+    changed = {x: y for x, y in changed.items() if y is not known[x]}
+    return replace(part, **changed) if changed else part
 
 
 def _retried(problem: Fit[Any], solution: Solution[Any], solver: AnySolver) -> Solution[Any]:

@@ -107,7 +107,7 @@ def check_gradients(gradients: Iterable[Tensor]) -> None:
         DataError: a sparse gradient.
         SolverError: entries that are NaN or infinite.
     """
-    gradients = list(gradients)
+    gradients = [g for g in gradients if g.numel()]
     if any(g.is_sparse for g in gradients):
         raise DataError("Sparse gradients are not supported: use dense embeddings.")
     # One norm per tensor and one look at the sum: NaN and infinity survive both.
@@ -225,31 +225,32 @@ class FrankWolfe(Optimizer):
         """
         closure = torch.enable_grad()(needs_closure("FrankWolfe", closure))
         loss = closure()
-        groups = [[w for w in g["params"] if w.grad is not None] for g in self.param_groups]
+        groups = [[w for w in g["params"] if w.requires_grad] for g in self.param_groups]
         weights = [w for group in groups for w in group]
         start = [w.clone() for w in weights]
         try:
-            moved = self._inner_steps(closure, groups, start)
+            moved, met = self._inner_steps(closure, groups, start)
         finally:
             if self._inner_count() > 1:
                 torch._foreach_copy_(weights, start)
-        for weight, move in zip(weights, moved, strict=True):
-            weight.grad = move.neg_()
+        for weight, move, known in zip(weights, moved, met, strict=True):
+            weight.grad = move.neg_() if known else None
         self.outer.step()
         return loss
 
     def _inner_steps(
         self, closure: Closure, groups: list[list[Tensor]], start: list[Tensor]
-    ) -> list[Tensor]:
-        """Return dw_K; gradients at the start are there already."""
+    ) -> tuple[list[Tensor], list[bool]]:
+        """Return dw_K, and what has had a gradient; those at the start are there already."""
         weights = [w for group in groups for w in group]
-        moved = self._minimizers(groups)
+        moved, met = self._minimizers(groups), [w.grad is not None for w in weights]
         for k in range(2, self._inner_count() + 1):
             torch._foreach_copy_(weights, torch._foreach_add(start, moved))
             closure()
+            met = [known or w.grad is not None for known, w in zip(met, weights, strict=True)]
             # (1 - 1/k) dw + s/k = dw + (s - dw)/k
             torch._foreach_lerp_(moved, self._minimizers(groups), 1 / k)
-        return moved
+        return moved, met
 
     def _minimizers(self, groups: list[list[Tensor]]) -> list[Tensor]:
         """Return s for every weight, in order."""
@@ -475,6 +476,11 @@ class TemporalSimplexDescent(Optimizer):
             return simplex_weights(parts.steps, self._generator)
 
         def add(step: int, part: list[Tensor]) -> None:
+            if step >= len(shares()):
+                raise DataError(
+                    "The closure called the cell again after a backward pass: steps are mixed at "
+                    "once, so call backward once, on the sum of the losses."
+                )
             torch._foreach_add_(total, part)
             norm = float(part_norm(part))
             if norm > 0:

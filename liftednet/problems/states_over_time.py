@@ -28,7 +28,13 @@ from liftednet.problems.fit import (
 )
 from liftednet.problems.priors import BoxedStates
 from liftednet.samples import outlined, squared_norm_of
-from liftednet.validation import require_finite, require_matrix, require_positive, require_shape
+from liftednet.validation import (
+    require_finite,
+    require_like,
+    require_matrix,
+    require_positive,
+    require_shape,
+)
 
 _RIGID = 1e-10  # a state whose prox has a smaller slope, relative to lam, is held
 _NOTHING = 1e-9  # a share of the objective that no default asks for
@@ -162,11 +168,23 @@ class StatesOverTime(Fit[Tensor]):
             )
         steps, samples, units = self.drive.shape
         require_shape("the recurrent weight", self.recurrent, (units, units), f"for {units} units")
+        require_like("the recurrent weight", self.recurrent, "the drive", self.drive)
         require_shape("the lengths", self.lengths, (samples,), f"for {samples} samples")
+        lowest, highest = self.lengths.aminmax()
+        if self.lengths.is_floating_point() or lowest < 1 or highest > steps:
+            raise DataError(
+                f"the lengths must be integers from 1 to the {steps} steps of the drive, got "
+                f"{self.lengths.tolist()}."
+            )
         for number, link in enumerate(self.links):
             shape = (steps, samples, link.weight.shape[1])
             require_shape(f"the target of link {number}", link.target, shape, "beside its weight")
             require_shape(f"the steps of link {number}", link.counted, shape[:2], "beside it")
+            if link.counted.dtype is not torch.bool:
+                raise DataError(f"the steps of link {number} must be booleans.")
+            rows = link.offset if link.offset.ndim == 1 else link.offset.flatten(0, 1)
+            whole = Link(link.divergence, link.weight, rows, link.target.flatten(0, 1), link.lam)
+            whole.require(f"of link {number}", steps * samples, units, self.drive)
         for divergence in (self.divergence, *(link.divergence for link in self.links)):
             if not isinstance(divergence, Tight | Joint):
                 raise DeclarationError(
@@ -194,7 +212,7 @@ class StatesOverTime(Fit[Tensor]):
         require_finite("the recurrent weight", self.recurrent)
         for number, link in enumerate(self.links):
             require_finite(f"the weight of link {number}", link.weight)
-            require_finite(f"the target of link {number}", link.target)
+            link.link().refuse_bad_values(f"of link {number}")
 
     def pre_activation(self, states: Tensor) -> Tensor:
         """Return U_t = Z_{t-1} W + D_t, (steps, samples, units)."""

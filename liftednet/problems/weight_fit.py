@@ -111,6 +111,8 @@ class WeightFit(Fit[Weights]):
         require_bounded("the targets V", self.divergence, self.targets)
         if self.offset is not None:
             require_finite("the offset C", self.offset)
+        if self.penalty.closed_form:  # others, which CVXPY states, tell it there
+            self.penalty.refuse_infeasible((self.design.features, self.units))
 
     def zeros(self) -> Weights:
         """Return weights that are all zero, a feasible start."""

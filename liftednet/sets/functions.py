@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from liftednet.errors import DeclarationError
+from liftednet.errors import DataError, DeclarationError
 from liftednet.evaluation import convex_constraints, stating
 from liftednet.lazy import cvxpy as cp
 from liftednet.sets.penalty import SQUARES, Penalty, Weighted, statement
@@ -45,6 +45,12 @@ class SquaredFrobenius(Weighted):
     def curvature(self) -> float:
         """2 rho."""
         return 2 * self.rho
+
+    def refuse_infeasible(self, shape: tuple[int, int]) -> None:
+        """Raise `DataError` where the center is not that of a W (inputs, units)."""
+        if self.center is not None and self.center.shape != shape:
+            given = tuple(self.center.shape)
+            raise DataError(f"a center of shape {given} cannot be that of weights {shape}.")
 
     def expression(self, weight: cp.Expression) -> cp.Expression:
         """Return rho |W - W_0|_F^2."""

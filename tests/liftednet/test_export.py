@@ -22,6 +22,7 @@ from tests.draws import normal
 from tests.models.graphs import NETWORKS
 from tests.models.graphs import fitted as fitted_graph
 from tests.models.networks import each, refuses
+from tests.models.registry import BY_NAME
 
 SEQUENCES = ("gated", "both_directions")
 
@@ -122,6 +123,13 @@ def test_any_network_is_exported_with_its_forward_pass(name, last, dtype) -> Non
     network.load_state_dict(copied.state_dict())
     torch.testing.assert_close(each(network(*inputs)), wanted)
     torch.testing.assert_close(each(model.forward(x)), wanted)
+
+
+def test_states_between_bounds_are_followed_by_torch() -> None:
+    graph = BY_NAME["bounded states"]
+    model = graph.model("tight", Minibatch(1)).fit(graph.x, graph.y)
+    program = torch.export.export(to_torch(model), (graph.x,))
+    torch.testing.assert_close(program.module()(graph.x), model.forward(graph.x))
 
 
 RECURRENT: list[dict[str, Any]] = [

@@ -70,6 +70,15 @@ ROOTS = [
 ]  # fmt: skip
 
 
+def test_weights_of_a_torch_layer_are_numbers() -> None:
+    layer, u = torch.nn.Linear(3, 2).double(), normal(5, 3, seed=1)
+    for divergence in (tight(activations.ReLU()), joint(activations.ReLU())):
+        link = Link(divergence, layer.weight.T, layer.bias, normal(5, 2, seed=2).relu())
+        numbers = replace(link, weight=link.weight.detach(), offset=layer.bias.detach())
+        found, wanted = (solve(StateFit(divergence, u, (one,))) for one in (link, numbers))
+        assert torch.equal(found.value, wanted.value) and not found.value.requires_grad
+
+
 def _fit(divergence, bounds=None):
     units = 50
     target = divergence.activation.forward(torch.zeros(100, units))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from liftednet.losses import BinaryCrossEntropy, CrossEntropy, FenchelYoungLoss,
 from liftednet.problems import StatesOverTime, TimeLink
 from liftednet.problems.states_over_time import Linearized, System, forward_states
 from liftednet.solution import Status
+from liftednet.solvers import solve
 from liftednet.solvers.newton_states import NewtonOverTime
 from tests.draws import normal
 from tests.models.networks import refuses
@@ -104,8 +106,19 @@ def test_samples_are_solved_in_parts_where_factors_would_not_fit(generator, monk
 
 def test_refusals_name_what_is_wrong(generator):
     problem = states_problem(generator, activations.ReLU())
+    link: Any = problem.links[0]
     refuses(DataError, "steps, samples, units", replace, problem, drive=problem.drive[0])
     refuses(DataError, "lengths", replace, problem, lengths=torch.ones(2))
+    refuses(DataError, "integers from 1 to", replace, problem, lengths=problem.lengths + 9)
+    refuses(DataError, "the drive is torch", replace, problem, recurrent=problem.recurrent.float())
+    for words, change in {
+        "lam of link 0": {"lam": -1.0}, "must be booleans": {"counted": link.counted.long()},
+        "the weight W of link 0": {"weight": torch.cat([link.weight] * 2)},
+        "the offset C of link 0": {"offset": torch.zeros(99)},
+    }.items():  # fmt: skip
+        refuses(DataError, words, replace, problem, links=(replace(link, **change),))
+    far = replace(link, divergence=tight(activations.Softmax()), target=link.target + 5)
+    refuses(DataError, "domain of Softmax", solve, replace(problem, links=(far,)))
     margin = Margin(activations.Sign())
     refuses(DeclarationError, "tight or joint", replace, problem, divergence=margin)
     refuses(DataError, "NaN", replace(problem, drive=problem.drive * torch.nan).refuse_bad_values)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from liftednet import activations, penalties
 from liftednet.divergences import joint, tight
-from liftednet.errors import DeclarationError
+from liftednet.errors import DataError, DeclarationError
 from liftednet.penalties import L1, Declared, GroupLasso, Nonnegative, Penalty, SquaredFrobenius
 from liftednet.problems import BlockFit, Design, WeightFit
 from liftednet.solution import Status
@@ -243,6 +243,13 @@ def test_groups_are_those_of_scikit_learn(seed: int) -> None:
     exact = MultiTaskLasso(alpha, tol=1e-12, max_iter=100_000).fit(x.numpy(), y.numpy())
     np.testing.assert_allclose(found.matrix, exact.coef_.T, atol=1e-6)
     assert bool((found.matrix == 0).all(1).equal(torch.from_numpy((exact.coef_ == 0).all(0))))
+
+
+def test_a_penalty_of_another_shape_is_refused() -> None:
+    x, y = data(60, 6, 2, 0)
+    five = torch.ones(5, 5)
+    for one in (penalties.Signs(five), SquaredFrobenius(1.0, center=five)):
+        refuses(DataError, r"\(5, 5\) cannot be", solve, WeightFit(SQUARED, Design(x), y, one))
 
 
 def test_a_penalty_of_columns_is_refused() -> None:

@@ -114,6 +114,23 @@ def test_groups_share_their_inner_steps_and_gradients_are_dense() -> None:
     refuses(DataError, "Sparse", FrankWolfe(table.parameters(), lr=0.1).step, closure)
 
 
+def test_what_has_a_gradient_in_a_later_inner_step_stays_in_the_ball_too() -> None:
+    """At first its gradient is 0, of which s = 0 is a minimizer; of what never has one nothing."""
+    first, later, never = (nn.Parameter(torch.full((2,), 3.0)) for _ in range(3))
+    optimizer, calls = FrankWolfe([first, later, never], lr=0.1, inner_steps=2), itertools.count()
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = first.square().sum() + (1e4 * later.square().sum() if next(calls) else 0)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    moved = torch.full((2,), 3 - 0.1 / 2 / math.sqrt(2))  # half of the second minimizer
+    torch.testing.assert_close(later.detach(), moved)
+    assert torch.equal(never, torch.full((2,), 3.0)) and never.grad is None
+
+
 def test_bad_gradients_leave_the_weights_alone() -> None:
     weights = parameters()
     before = [w.detach().clone() for w in weights]

@@ -165,6 +165,13 @@ def test_bad_input_is_refused_before_any_weight_changes() -> None:
     refuses(DataError, "closure", optimizer.step)
     refuses(DataError, "never called", optimizer.step, lambda: torch.zeros(()))
     refuses(SolverError, "NaN", optimizer.step, closure_of(model, x * math.nan, y, False))
+
+    def twice() -> torch.Tensor:
+        for _ in range(2):
+            loss = closure_of(model, x, y, False)()
+        return loss
+
+    refuses(DataError, "call backward once", optimizer.step, twice)
     assert torch.equal(before, flat([p.detach() for p in parameters]))
     refuses(DataError, "no parameter", temporal_norms, nn.Identity(), lambda: torch.zeros(()))
     recurrence, rows = nn.RNN(3, 4), torch.ones(6, 2, 3)  # it takes a sequence in one call
