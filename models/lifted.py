@@ -28,7 +28,6 @@ from liftednet.validation import require_flag
 from .block import Structure
 from .checkpoint import Checkpoint, Keeper
 from .choice import Choice, choose, shape_of, shape_of_all
-from .constraints import hold, limits_in_training, refuse_unmet
 from .data import ArrayBatches, ArrayLike, Arrays, Data, Lengths, LoaderBatches, hold_out
 from .diagnosis import judge_targets, judge_weights, scale_hint, warn_of
 from .fingerprint import described_training, refuse_shares, refuse_unlike
@@ -46,7 +45,6 @@ from .standardization import Standardization
 from .starts import given_weights
 from .trace import Problem, Report, Trace, run, stopped_early
 from .uncertainty import WorstRows
-from .warranty import fit_with_warranty, searched
 
 Given = tuple[Any, Any, Any, Any]  # X, y, lengths and the weights of the samples
 Held = Sequence[Constraint | RateConstraint]
@@ -172,6 +170,8 @@ class Lifted(Prepared):
             if bool(processes.largest([confidence is not None]).any()):
                 _refuse_several("a warranty needs")
         if confidence is not None:
+            from .warranty import fit_with_warranty
+
             fit_with_warranty(
                 self, (X, y, lengths, sample_weight), constraints, confidence, held_out, strict,
                 progress=progress, on_step=on_step, checkpoint=checkpoint, resume=resume,
@@ -194,6 +194,9 @@ class Lifted(Prepared):
                     _refuse_several("constraints on scores need")
             given, search = (X, y, lengths, sample_weight), None
             if constraints and not isinstance(X, DataLoader):
+                from .constraints import refuse_unmet
+                from .warranty import searched
+
                 refuse_unmet(self.network, constraints, self._data(*given))
                 search = searched(self, choice, constraints, given)
             first = given if search is None else search.part()
@@ -313,6 +316,8 @@ class Lifted(Prepared):
             problem.validate = partial(self._mean_loss, structure, whole, held, forward)
         problem.data, problem.seen = data, seen
         if constraints and isinstance(method, Global):
+            from .constraints import limits_in_training
+
             problem.limits = limits_in_training(self.network, constraints, seen, standardization)
         if begun is not None:
             problem.trace = begun
@@ -385,6 +390,8 @@ class Lifted(Prepared):
     ) -> None:  # fmt: skip
         """Bring what a method has reached under constraints, or train or fit it on; warn."""
         if constraints:
+            from .constraints import hold
+
             trained = isinstance(method, Global)  # by a convex problem that has them
             hold(self, constraints, given[0], progress, on_step, given[2], trained)
         elif self.refit_output and not self.interrupted:

@@ -23,7 +23,6 @@ from liftednet.solvers.one_layer.rounds import rounds, searched
 from liftednet.validation import model_of, require_count
 
 from .builders import LiftedMLP, feedforward
-from .constraints import limits_in_training
 from .data import ArrayLike, Data
 from .error_bars import posterior
 from .lifted import Lifted
@@ -182,6 +181,8 @@ def global_gap(
 
 def _limits(lifted: Lifted, data: Data) -> Limits | None:
     """Return what the last fit of a model held its scores by."""
+    from .constraints import limits_in_training
+
     known = lifted._known
     given = () if known.report is None else known.report.constraints
     return limits_in_training(lifted.network, given, data, known.standardization) if given else None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -18,10 +18,8 @@ from liftednet.network import Label
 from liftednet.problems import Fit
 from liftednet.samples import Weights
 from liftednet.solvers import solve
-from liftednet.solvers.gauss_newton.laplace import Laplace
 
 from .block import Blocks, Structure, by_sample
-from .constraint_report import ConstraintReport
 from .data import Arrays, Data, Lengths, prepared
 from .forward_pass import refuse_overflow
 from .incomplete import WHOLE, Completion
@@ -31,6 +29,11 @@ from .methods.gauss_newton import GaussNewton
 from .settings import Settings
 from .standardization import RAW, Standardization
 from .trace import Ending, Problem, Trace
+
+if TYPE_CHECKING:
+    from liftednet.solvers.gauss_newton.laplace import Laplace
+
+    from .constraint_report import ConstraintReport
 
 
 @dataclass(frozen=True, eq=False)
