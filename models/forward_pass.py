@@ -21,7 +21,6 @@ from liftednet.layers.time import Delay, delayed
 from liftednet.maps import Moved, Times, chain
 from liftednet.network import State, layers_in
 from liftednet.samples import Weights
-from liftednet.solvers.gauss_newton.objective import recurrence
 
 Values = dict[Any, Any]  # of variables, by their identity
 Activate = Callable[[State, Tensor], Tensor]
@@ -134,6 +133,8 @@ def _driven(group: Sequence[State], values: Values, activate: Activate) -> Tenso
     recurrent = recurrent_weight(chain(parts.map))
     if recurrent is None or parts.offset is None or not state.activation.per_unit:
         return None
+    from liftednet.solvers.gauss_newton.objective import recurrence
+
     drive = parts.offset.expand(*like.shape[:-1], -1)
     return recurrence(drive, recurrent, partial(activate, state))
 

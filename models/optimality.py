@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,19 +16,21 @@ from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.lazy import optimize
 from liftednet.losses import Loss
 from liftednet.samples import Weights
-from liftednet.sets.polyhedron import Limits
-from liftednet.solvers.one_layer.amplitudes import fitted
-from liftednet.solvers.one_layer.problem import OneLayer, Units
-from liftednet.solvers.one_layer.rounds import rounds, searched
 from liftednet.validation import model_of, require_count
 
 from .builders import LiftedMLP, feedforward
-from .data import ArrayLike, Data
+from .data import ArrayLike
 from .error_bars import posterior
 from .lifted import Lifted
 from .methods.gauss_newton import squared
 from .methods.global_optimum import Global, HiddenLayer
 from .standardization import Standardization, unpacked_standardization
+
+if TYPE_CHECKING:
+    from liftednet.sets.polyhedron import Limits
+    from liftednet.solvers.one_layer.problem import OneLayer, Units
+
+    from .data import Data
 
 __all__ = ["GlobalGap", "MissingUnit", "PathStep", "add_unit", "global_gap", "global_path"]
 
@@ -156,6 +158,9 @@ def global_gap(
         >>> 0 < found.bound <= found.best <= found.objective, found.unit.answers > 1
         (True, True)
     """
+    from liftednet.solvers.one_layer.amplitudes import fitted
+    from liftednet.solvers.one_layer.rounds import rounds
+
     lifted = _lifted(model, X, loss, rho)
     with torch.inference_mode(False), torch.no_grad():
         structure, standardization = lifted.structure, lifted._known.standardization
@@ -190,6 +195,8 @@ def _limits(lifted: Lifted, data: Data) -> Limits | None:
 
 def _missing(layer: HiddenLayer, problem: OneLayer, units: Units, f: Tensor) -> MissingUnit | None:
     """Return the unit that residuals of scores ask for most, None where they ask for none."""
+    from liftednet.solvers.one_layer.rounds import searched
+
     V = problem.residuals(f, units.prices)
     found, _ = searched(problem, units, V, torch.Generator().manual_seed(0))
     answers = float(found.values[0]) / (2 * problem.rho)
@@ -377,6 +384,9 @@ def global_path(
         >>> round(path[-1].rho, 6), path[0].objective > path[-1].objective
         (0.1, True)
     """
+    from liftednet.solvers.one_layer.amplitudes import fitted
+    from liftednet.solvers.one_layer.rounds import rounds, searched
+
     method = Global(gap, seconds)
     require_count("number", number, 1)
     lifted = model_of(model)

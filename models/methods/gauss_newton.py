@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -27,11 +27,7 @@ from liftednet.layers.expression import (
 )
 from liftednet.layers.time import Timeline
 from liftednet.losses import Likelihood
-from liftednet.network import Label, Term
 from liftednet.penalties import Penalty, SquaredFrobenius
-from liftednet.solvers.gauss_newton.evidence import Place, steps_by_evidence
-from liftednet.solvers.gauss_newton.objective import Forward, Target, joined
-from liftednet.solvers.gauss_newton.steps import LevenbergMarquardt, form_named, steps
 from liftednet.validation import require_count, require_flag, require_positive
 
 from ..block import Blocks, Structure, by_sample
@@ -39,6 +35,12 @@ from ..diagnosis import judge_copies
 from ..forward_pass import Values
 from ..starts import recurrent_layers
 from ..trace import Ending, Memory, Problem, Step, Steps
+
+# The steps themselves are imported by the first fit that takes them.
+if TYPE_CHECKING:
+    from liftednet.network import Label, Term
+    from liftednet.solvers.gauss_newton.evidence import Place
+    from liftednet.solvers.gauss_newton.objective import Forward, Target
 
 MOST_WEIGHTS = 10_000  # whose matrix has 800 MB
 _KINKED = (Clipped, LeakyReLU, PReLU, ReLU)
@@ -99,7 +101,10 @@ class GaussNewton:
         """Refuse numbers out of their range."""
         require_count("steps", self.steps, 1)
         require_positive("tolerance", self.tolerance)
-        form_named(self.form)
+        if self.form is not None:
+            from liftednet.solvers.gauss_newton.steps import form_named
+
+            form_named(self.form)
         require_flag("evidence", self.evidence)
         if self.evidence and self.form == "products":
             raise DeclarationError(
@@ -155,6 +160,9 @@ class GaussNewton:
 
         The states are those of a forward pass at the end.
         """
+        from liftednet.solvers.gauss_newton.evidence import steps_by_evidence
+        from liftednet.solvers.gauss_newton.steps import LevenbergMarquardt, form_named, steps
+
         blocks, memory = problem.point, problem.memory
         if self.evidence:
             first_rhos = [rho or FIRST_RHO for rho in rhos_of(blocks.structure)]
@@ -228,6 +236,8 @@ def has_ends(structure: Structure) -> bool:
 
 def _place(memory: Memory, forward: Forward, point: Tensor) -> Place:
     """Return the place that a memory tells, or where nothing is known the first one."""
+    from liftednet.solvers.gauss_newton.evidence import Place
+
     if "place" in memory:
         return Place(**memory["place"])
     rhos = tuple(float(part.max()) / 2 for part in forward.pull)
@@ -242,6 +252,8 @@ def _keep(blocks: Blocks, stacked: tuple[Tensor, ...]) -> None:
 
 def forward_of(blocks: Blocks) -> Forward:
     """Return the network as a function of its stacked weights, and what it is held to."""
+    from liftednet.solvers.gauss_newton.objective import Forward
+
     structure, pull = blocks.structure, []
     for parameter in structure.parameters:
         penalty, stacked = structure.penalties[parameter], blocks.values[parameter].stacked()
@@ -285,6 +297,8 @@ def _ends(structure: Structure, likes: list[Tensor]) -> tuple[Tensor, Tensor] | 
     for parameter, low, high in zip(structure.parameters, lowest, highest, strict=True):
         rows = slice(parameter.shape[0])  # a bias has no ends
         low[rows], high[rows] = ends_of_weights(structure.penalties[parameter], parameter.shape)
+    from liftednet.solvers.gauss_newton.objective import joined
+
     found = joined(lowest), joined(highest)
     return found if bool(torch.cat(found).isfinite().any()) else None
 
@@ -311,6 +325,8 @@ def is_square(penalty: Penalty) -> bool:
 
 
 def _targets(blocks: Blocks) -> list[Target]:
+    from liftednet.solvers.gauss_newton.objective import Target
+
     found = []
     for term in blocks.network.terms:
         if term.label not in blocks.values:

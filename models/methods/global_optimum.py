@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -29,18 +30,18 @@ from liftednet.losses import Huber
 from liftednet.network import State, Term, ends_of
 from liftednet.penalties import Penalty
 from liftednet.samples import Weights
-from liftednet.sets.polyhedron import Limits
 from liftednet.solvers import solve
-from liftednet.solvers.one_layer.amplitudes import fitted
-from liftednet.solvers.one_layer.oracle import Kind, Kinked
-from liftednet.solvers.one_layer.problem import HuberScores, OneLayer, ScoreLimits, Scores, Units
-from liftednet.solvers.one_layer.rounds import rounds
 from liftednet.validation import require_count, require_positive
 
 from ..block import Structure, doubled
 from ..forward_pass import Values
 from ..trace import Ending, Problem, Step, Steps
 from .gauss_newton import ends_of_weights, is_square
+
+if TYPE_CHECKING:
+    from liftednet.sets.polyhedron import Limits
+    from liftednet.solvers.one_layer.oracle import Kind, Kinked
+    from liftednet.solvers.one_layer.problem import OneLayer, Scores, Units
 
 _INSTEAD = 'method="gauss-newton" or "minibatch" trains it, without a bound on the optimum'
 _FALLING = (
@@ -106,6 +107,10 @@ class Global:
 
     def take_steps(self, problem: Problem) -> Steps:
         """Add units in rounds, and yield the objective after each."""
+        from liftednet.solvers.one_layer.amplitudes import fitted
+        from liftednet.solvers.one_layer.problem import Units
+        from liftednet.solvers.one_layer.rounds import rounds
+
         blocks, memory = problem.point, problem.memory
         layer = HiddenLayer.of(blocks.structure)
         convex = layer.problem(blocks.values, problem.limits)
@@ -245,6 +250,8 @@ class HiddenLayer:
             limits: on the scores of training.
             most: units that there may be of a kind, None for those of the network.
         """
+        from liftednet.solvers.one_layer.problem import OneLayer, ScoreLimits
+
         x, scores = _exact(values[self.structure.network.inputs[0]]), self._scores(values)
         linear = None if self.linear is None else self.rho(self.linear)
         rho = math.sqrt(self.rho(self.below) * self.rho(self.above))
@@ -255,6 +262,8 @@ class HiddenLayer:
         return OneLayer(x, scores, self.phi, rho, kinds, linear, held)
 
     def _scores(self, values: Values) -> Scores:
+        from liftednet.solvers.one_layer.problem import HuberScores, Scores
+
         term, y = self.term, _exact(values[self.term.label])
         weights = values.get(SAMPLE_WEIGHTS)
         weights = y.new_ones(len(y)) if weights is None else _exact(weights)
@@ -291,6 +300,8 @@ class HiddenLayer:
 
     def units(self, values: Values, prices: Tensor) -> Units:
         """Return the units of weights, without those of amplitude 0, and prices beside them."""
+        from liftednet.solvers.one_layer.problem import Units
+
         below, above = values[self.below], values[self.above]
         w, b = _exact(below.matrix).T, _exact(below.bias)
         a, c = _exact(above.matrix), _exact(above.bias)
@@ -344,6 +355,8 @@ def _kinked(activation: Activation) -> Kinked:
     Raises:
         DeclarationError: it does not.
     """
+    from liftednet.solvers.one_layer.oracle import Kinked
+
     u = 2.0 ** torch.arange(-_POWERS, _POWERS + 1, dtype=torch.float64)[:, None]
     several = isinstance(activation, PReLU) and len(activation.slopes) > 1
     if activation.per_unit and not several:
@@ -367,6 +380,8 @@ def _kinds(
     Raises:
         DeclarationError: several outputs have signs, or weights of outputs are zeros.
     """
+    from liftednet.solvers.one_layer.oracle import Kind
+
     signs, zeros = (_signs(structure.penalties[x], x.shape) for x in (below, above))
     heads, outputs = zeros[0], above.shape[1]
     two = outputs == 2 and isinstance(term.activation, Softmax)  # whose difference alone counts
