@@ -25,6 +25,8 @@ __all__ = [
     "Activation",
 ]
 
+_DERIVED = "scalar_map", "ends", "lipschitz", "conjugate_at_zero", "margin"  # kept once computed
+
 
 class Activation:
     """A nondecreasing map given as an argmin: phi(u) = argmin_v Phi(v) - <u, v> over dom Phi.
@@ -288,7 +290,7 @@ class Activation:
 
     def __repr__(self) -> str:
         """Name the class and its parameters, without what every activation has or derives."""
-        own = {k: x for k, x in vars(self).items() if k[0] != "_" and not hasattr(Activation, k)}
+        own = {k: x for k, x in vars(self).items() if k[0] != "_" and k not in _DERIVED}
         return f"{type(self).__name__}({', '.join(f'{k}={name_of(x)}' for k, x in own.items())})"
 
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from liftednet.errors import DataError
 from liftednet.lazy import optimize, special
+from liftednet.validation import require_share
 
 _APART = 0.02  # of delta is spent on where the nuisance share lies (Berger and Boos, 1994)
 _ANGLE = 2e-3  # in arcsin(sqrt(P)), by which P may change from a point of the grid, nearly
@@ -35,6 +37,7 @@ def share_bound(hits: int, rows: int, delta: float) -> float:
         >>> round(share_bound(0, 59, 0.05), 3)  # the rule of three
         0.05
     """
+    _require(hits, rows, delta)
     return 1.0 if hits == rows else float(special.betaincinv(hits + 1, rows - hits, 1 - delta))
 
 
@@ -62,6 +65,8 @@ def difference_bound(first: tuple[int, int], second: tuple[int, int], delta: flo
         0.05
     """
     (a, n), (b, m) = first, second
+    _require(a, n, delta)
+    _require(b, m, delta)
     spent = _APART * delta
     ends = 1 - share_bound(m - b, m, spent / 2), share_bound(b, m, spent / 2)
     test = _Difference(a, n, b, m, ends, max(0.0, float(-special.ndtri(delta))))
@@ -173,6 +178,7 @@ def mean_bound(mean: float, rows: int, delta: float) -> float:
         >>> round(mean_bound(0.5, 1_000, 0.05), 3)
         0.539
     """
+    _require(mean * rows, rows, delta)
     if mean >= 1:
         return 1.0
 
@@ -181,3 +187,9 @@ def mean_bound(mean: float, rows: int, delta: float) -> float:
         return float(rows * far + math.log(delta))
 
     return 1.0 if apart(1 - 1e-12) <= 0 else float(optimize.brentq(apart, mean, 1 - 1e-12))
+
+
+def _require(hits: float, rows: int, delta: float) -> None:
+    if rows < 1 or not 0 <= hits <= rows * (1 + 1e-9):
+        raise DataError(f"a bound needs 0 to {rows} hits among at least one row, got {hits:g}.")
+    require_share("delta", delta)

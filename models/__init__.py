@@ -6,6 +6,9 @@ if __name__ == "models":
         "`pip install -c constraints.txt -e .`, then import liftednet.models"
     )
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .builders import LiftedMLP as LiftedMLP
 from .builders import LiftedRNN as LiftedRNN
 from .checkpoint import Checkpoint as Checkpoint
@@ -14,9 +17,13 @@ from .methods import FullBatch as FullBatch
 from .methods import GaussNewton as GaussNewton
 from .methods import Global as Global
 from .methods import Minibatch as Minibatch
-from .optimality import add_unit as add_unit
-from .optimality import global_path as global_path
 from .shapes import input_convex as input_convex
+
+if TYPE_CHECKING:
+    from .optimality import add_unit as add_unit
+    from .optimality import global_path as global_path
+
+_LATER = {"add_unit": "optimality", "global_path": "optimality"}
 
 __all__ = [
     "Checkpoint",
@@ -31,3 +38,10 @@ __all__ = [
     "global_path",
     "input_convex",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what no fit needs on its first use: scipy's optimizers take a second."""
+    if name in _LATER:
+        return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

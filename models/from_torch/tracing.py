@@ -103,9 +103,10 @@ class _Tracer(TorchFunctionMode):
         kept = name == "__setitem__" or name.strip("_") in TAKEN
         versions = tuple(x._version for x in tensors_in(result))
         if self.stack and (kept or versions):
-            given, stack = (tuple(args), dict(kwargs)), tuple(self.stack)
+            args, kwargs = _plain((tuple(args), dict(kwargs)))
+            where = tuple(self.stack), users_line()
             self.calls.append(
-                Call(name.strip("_"), function, *given, result, stack, users_line(), versions)
+                Call(name.strip("_"), function, args, kwargs, result, *where, versions)
             )
 
 
@@ -178,6 +179,15 @@ def _own_functions(tracer: _Tracer) -> Iterator[None]:
         del base.apply
 
 
+def _plain(value: Any) -> Any:
+    """Return lists, tuples and dictionaries of a user's classes as those that torch looks into."""
+    if isinstance(value, dict):
+        return {name: _plain(x) for name, x in value.items()}
+    if isinstance(value, list) or (isinstance(value, tuple) and not hasattr(value, "_fields")):
+        return (list if isinstance(value, list) else tuple)(map(_plain, value))
+    return value
+
+
 def tensors_in(value: Any) -> list[Tensor]:
     """Return the tensors in tuples, lists and dictionaries."""
-    return [x for x in tree_leaves(value) if isinstance(x, Tensor)]
+    return [x for x in tree_leaves(_plain(value)) if isinstance(x, Tensor)]

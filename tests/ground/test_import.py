@@ -78,6 +78,11 @@ except ImportError as error:
     assert "run `pip install cvxpy`" in python(code).stdout
 
 
+def test_what_a_model_needs_are_ninety_modules_at_most() -> None:
+    found = python("import sys\nfrom liftednet.models import LiftedMLP\nprint(*sys.modules)")
+    assert sum(name.startswith("liftednet") for name in found.stdout.split()) <= 90
+
+
 def test_public_names_load_no_heavy_package_and_first_calls_neither_sympy_nor_numba() -> None:
     """Torch's compiler takes two to five seconds, and empty modules and metas lead to it."""
     light = f"from liftednet import {', '.join(set(PUBLIC) - SKLEARN)}\nmodels.LiftedMLP"

@@ -9,6 +9,8 @@ import pytest
 from scipy import stats
 
 from liftednet.confidence import _likely, difference_bound, mean_bound, share_bound
+from liftednet.errors import DataError
+from tests.models.networks import refuses
 
 
 @pytest.mark.parametrize(("hits", "rows"), [(0, 10), (3, 40), (39, 40), (10, 10)])
@@ -57,3 +59,5 @@ def test_the_bound_on_a_difference_is_near_the_normal_law() -> None:
     assert normal < found < 1.1 * normal
     rare = difference_bound((50, 500), (50, 500), 0.05)
     assert 1.0 < rare / (1.645 * math.sqrt(2 * 0.09 / 500)) < 1.06  # 1.14 by raw differences
+    refuses(DataError, "hits", share_bound, 3, 2, 0.05)
+    refuses(DataError, "delta", share_bound, 1, 2, 1.5)

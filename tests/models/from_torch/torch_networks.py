@@ -243,9 +243,15 @@ class Words(nn.Module):
         return self.out(torch.tanh(self.again(self.again(x))) + x)
 
 
+class Parts(list[Tensor]):
+    """A list that torch looks into as into any."""
+
+
 def quantized() -> nn.Module:
-    """Return layers with a function of the user's own, which is held from before it is read."""
-    return nn.Sequential(nn.Linear(6, 5), nn.Sigmoid(), Called(Rounded.apply), nn.Linear(5, 3))
+    """Return layers with a function and a list of the user's own, held from before it is read."""
+    parts = Called(lambda x: torch.cat(Parts(x.split(1, 1)), 1))
+    layers = nn.Sigmoid(), Called(Rounded.apply), parts
+    return nn.Sequential(nn.Linear(6, 5), *layers, nn.Linear(5, 3))
 
 
 def rare() -> nn.Module:
