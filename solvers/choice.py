@@ -207,8 +207,9 @@ def solve(problem: Fit[Any], solver: str | AnySolver = "auto", start: Any = None
         )
     problem, start = without_gradients(problem), without_gradients(start)
     auto = isinstance(solver, str) and solver == "auto"
-    problem.refuse_bad_values()
-    chosen = best(problem, repeats=True) if auto else choose(problem, solver)
+    chosen = None if auto else choose(problem, solver)
+    problem.refuse_bad_values()  # before "auto" looks at what they suit
+    chosen = chosen or best(problem, repeats=True)
     if start is not None:
         problem.refuse_bad_start(start)
     solution = chosen.solve(problem, start, chosen.prepare(problem)).require_usable()

@@ -170,8 +170,8 @@ class StatesOverTime(Fit[Tensor]):
         require_shape("the recurrent weight", self.recurrent, (units, units), f"for {units} units")
         require_like("the recurrent weight", self.recurrent, "the drive", self.drive)
         require_shape("the lengths", self.lengths, (samples,), f"for {samples} samples")
-        lowest, highest = self.lengths.aminmax()
-        if self.lengths.is_floating_point() or lowest < 1 or highest > steps:
+        outside = (self.lengths < 1) | (self.lengths > steps)
+        if self.lengths.is_floating_point() or bool(outside.any()):
             raise DataError(
                 f"the lengths must be integers from 1 to the {steps} steps of the drive, got "
                 f"{self.lengths.tolist()}."
