@@ -98,6 +98,16 @@ class Data:
                 taken[variable] = value.index_select(axis, there)
         return replace(self, values=taken, among=None)
 
+    def table(self) -> Tensor:
+        """Return all that is known of every sample but its weight, (samples, numbers), float64."""
+        over_time = TIME in self.values
+        rows = [
+            v.known.unsqueeze(1).to(self.like.device) if isinstance(v, Timeline)
+            else v.movedim(int(over_time and v.ndim == 3), 0).flatten(1)
+            for x, v in self.values.items() if x is not SAMPLE_WEIGHTS
+        ]  # fmt: skip
+        return torch.cat([x.double() for x in rows], 1)
+
     def merged(self) -> Data:
         """Return the distinct samples in an order of their own, each with the sum of its weights.
 
@@ -105,8 +115,7 @@ class Data:
         makes more of any difference in rounding. Data without weights or repetitions stay.
         """
         weights = self.values.get(SAMPLE_WEIGHTS)
-        rows = [v.double().flatten(1) for x, v in self.values.items() if x is not SAMPLE_WEIGHTS]
-        found, place = torch.cat(rows, 1).unique(dim=0, return_inverse=True)
+        found, place = self.table().unique(dim=0, return_inverse=True)
         if weights is None and len(found) == len(self):
             return self
         given = self.like.new_ones(len(self)) if weights is None else weights
@@ -464,7 +473,7 @@ class LoaderBatches:
                 "a torch.utils.data.DistributedSampler gives them as many samples."
             )
         self.samples = 0  # told by the first batches, as scales are
-        self.standardize: Callable[[Data], Data] | None = None
+        self.standardize: Callable[[Data], Data] = lambda data: data
         self._begun: Iterable[Any] | None = None
         self._before_first: list[Tensor] = []
         self._dtype: torch.dtype | None = None
@@ -528,9 +537,9 @@ class LoaderBatches:
                 fault = error
                 break
             count += 1
-            yield data if self.standardize is None else self.standardize(data)
+            yield self.standardize(data)
         for _ in range(count, self._length if processes.size() > 1 else 0):
-            yield self._empty if self.standardize is None else self.standardize(self._empty)
+            yield self.standardize(self._empty)
         with processes.agreed():
             if fault is not None:
                 raise fault

@@ -141,24 +141,28 @@ def judge_weights(data: Data) -> None:
 
 
 def judge_copies(data: Data) -> None:
-    """Warn where samples are copies, or weigh more, and the evidence takes all as independent.
-
-    Where no column has many different entries, samples alike are as independent as any.
-    """
+    """Warn where samples are copies, or weigh more, and the evidence takes all as independent."""
     over_time = TIME in data.values
     different = data if over_time else data.merged()
     count, mass = processes.total_of(len(different)), processes.total_of(data.mass)
     if mass <= _COPIES * count:
         return
-    values = (x for n, x in different.values.items() if n is not SAMPLE_WEIGHTS)
-    most = max(_KINDS if len(different) > 2 * _KINDS else 2, len(different) / 2)
-    many = over_time or any(len(c.unique()) > most for x in values for c in x.flatten(1).T)
-    if processes.largest([many]).any():
+    copies = over_time or are_copies(different.table())
+    if processes.largest([copies]).any():
         processes.warn(
             f"{count:,.0f} different samples count as {mass:.0f}, by weights or as "
             "copies of each other: the evidence takes all as independent, the fit follows their "
             "noise, and error bars are too narrow. Give each once, with weights whose mean is 1."
         )
+
+
+def are_copies(different: Tensor) -> bool:
+    """Say whether samples alike are copies, by all rows that differ, (rows, numbers).
+
+    Where no column has many different entries, samples alike are as independent as any.
+    """
+    most = max(_KINDS if len(different) > 2 * _KINDS else 2, len(different) / 2)
+    return any(len(column.unique()) > most for column in different.T)
 
 
 def is_useless(structure: Structure, data: Data, passed: Values) -> bool:

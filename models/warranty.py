@@ -24,8 +24,6 @@ from torch.utils.data import DataLoader
 from liftednet import processes
 from liftednet.confidence import difference_bound, mean_bound, share_bound
 from liftednet.errors import DataError, FitWarning, SolverError
-from liftednet.layers.expression import TIME
-from liftednet.layers.time import Timeline
 from liftednet.lazy import special
 from liftednet.sets.constraint import Constraint
 from liftednet.sets.polyhedron import Array
@@ -34,6 +32,7 @@ from liftednet.validation import require_share
 
 from .constraint_report import HeldOut, Verdict, apart_of
 from .constraints import ScoredRows, hold, loss_of, losses_of, numbers, parted, refuse_unmet
+from .diagnosis import are_copies
 from .methods.gauss_newton import GaussNewton, pulled, rhos_of
 from .methods.global_optimum import Global
 from .rates import chances, decided
@@ -312,19 +311,12 @@ def _judge_copies(raw: Data, aside: Array) -> None:
     than one. But rows that were drawn independently are equal, too, where columns have few values,
     and each of them counts: to take every distinct row once would give frequent ones the share of
     rare ones, and to keep equal rows on one side would judge only by rows that training has not
-    met, which new rows may well be. So equal rows are called copies where a column has other
-    values in most of the rows that differ, and nothing is left out: who gave them knows better.
+    met, which new rows may well be. So nothing is left out, and `are_copies` says when to warn.
     """
-    parts = [
-        value.known[:, None]
-        if isinstance(value, Timeline)
-        else value.movedim(int(TIME in raw.values and value.ndim == 3), 0).reshape(len(raw), -1)
-        for value in raw.values.values()
-    ]
-    rows = torch.cat([x.double().cpu() for x in parts], 1).numpy()
-    distinct, which, times = np.unique(rows, axis=0, return_inverse=True, return_counts=True)
-    alike = int((times[which.flatten()[aside]] > 1).sum())
-    if alike and any(2 * len(np.unique(column)) > len(distinct) for column in distinct.T):
+    rows = raw.table().cpu()
+    different, place, times = rows.unique(dim=0, return_inverse=True, return_counts=True)
+    alike = int((times[place[aside]] > 1).sum())
+    if alike and are_copies(different):
         processes.warn(
             f"{alike:,} of the {len(aside):,} rows set aside are equal to other rows: what is said "
             "of new rows with this confidence is true if all were drawn independently, and not if "

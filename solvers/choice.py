@@ -205,7 +205,7 @@ def solve(problem: Fit[Any], solver: str | AnySolver = "auto", start: Any = None
         raise DeclarationError(
             f"solve needs a WeightFit, a StateFit or an OutputFit, got {type(problem).__name__}."
         )
-    problem, start = without_gradients(problem), without_gradients(start)
+    problem, start = _without_gradients(problem), _without_gradients(start)
     auto = isinstance(solver, str) and solver == "auto"
     chosen = None if auto else choose(problem, solver)
     problem.refuse_bad_values()  # before "auto" looks at what they suit
@@ -220,17 +220,17 @@ def solve(problem: Fit[Any], solver: str | AnySolver = "auto", start: Any = None
     return replace(solution, duals=solution.duals or problem.duals(solution.value))
 
 
-def without_gradients(part: Any) -> Any:
+def _without_gradients(part: Any) -> Any:
     """Return a problem on the numbers of its tensors; itself where none of them asks for more."""
     if isinstance(part, Tensor):
         return part.detach() if part.requires_grad else part
     if isinstance(part, tuple) and not hasattr(part, "_fields"):
-        found = tuple(map(without_gradients, part))
+        found = tuple(map(_without_gradients, part))
         return part if all(map(operator.is_, found, part)) else found
     if not isinstance(part, _PARTS):
         return part
     known = {x.name: getattr(part, x.name) for x in fields(part)}
-    changed = {x: without_gradients(y) for x, y in known.items()}
+    changed = {x: _without_gradients(y) for x, y in known.items()}
     changed = {x: y for x, y in changed.items() if y is not known[x]}
     return replace(part, **changed) if changed else part
 
