@@ -12,10 +12,12 @@ from functools import cache
 from threading import Lock
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 _FEW = 1 << 20  # operations for which BLAS takes one thread
+_LARGE = 512  # columns of a matrix that LAPACK factors in its place, sooner than torch beside it
 _BLOCK = 256  # columns of a block to mirror, which caches hold
 _LIMITED = Lock()  # by one Python thread: of two, the last would restore the limit of the first
 
@@ -56,6 +58,31 @@ def square_of_rows(rows: Tensor) -> Tensor:
     found = rows.numpy()
     with threads(rows.numel() * len(rows)):
         return torch.from_numpy(found @ found.T)  # half the operations of any two matrices
+
+
+def squares_of_columns(rows: Tensor) -> Tensor:
+    """Return the sum of squares of every column, (columns,), of rows in float64."""
+    if rows.device.type != "cpu":
+        return rows.square().sum(0)
+    found = rows.numpy()
+    return torch.from_numpy(np.einsum("ij,ij->j", found, found))  # squares are not kept
+
+
+def cholesky(matrix: Tensor) -> tuple[Tensor, int]:
+    """Return a Cholesky factor, and the first leading minor that is not positive definite, or 0.
+
+    Above the diagonal of the factor stands what has no meaning.
+
+    Args:
+        matrix: symmetric, (n, n), float64, contiguous; overwritten where that takes less time.
+    """
+    if len(matrix) < _LARGE or matrix.device.type != "cpu":
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        return factor, int(failed)
+    from scipy.linalg import lapack
+
+    with threads(float(len(matrix)) ** 3):
+        return matrix, lapack.dpotrf(matrix.numpy().T, clean=False, overwrite_a=True)[1]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from liftednet import processes
 from liftednet.errors import DataError
-from liftednet.products import add_square, mirrored, threads
+from liftednet.products import add_square, mirrored, squares_of_columns, threads
 from liftednet.validation import require_finite, require_matrix
 
 _ENTRIES = 1 << 17  # half a megabyte of float32, of which a solve holds some ten
@@ -298,7 +298,7 @@ class Design:
             rows = rows[:: -(-self.samples // _LOOK)]
         rows = rows.double()
         count = processes.total_of(len(rows))
-        total, square = processes.total(rows.sum(0), rows.square().sum(0))
+        total, square = processes.total(rows.sum(0), squares_of_columns(rows))
         far = (1 + 1 / _FAR**2) * total.square() > square * count  # the variance, but for m^2
         return (total / count).where(far, 0.0) if bool(far.any()) else None
 
@@ -354,7 +354,7 @@ class Design:
     @cached_property
     def gram(self) -> Tensor:
         """[X - shift, 1]'[X - shift, 1] in float64."""
-        return self._summed(*self._own_sums(None, True))[0]
+        return self._summed(*self._own_sums())[0]
 
     @property
     def about_mean(self) -> tuple[Tensor, Tensor | None]:
@@ -367,24 +367,25 @@ class Design:
         mean = self.gram[-1, :-1] / self.mass
         return self.gram[:-1, :-1] - self.gram[-1, :-1].outer(mean), mean
 
-    def _own_sums(self, targets: Tensor | None, gram: bool) -> list[Tensor]:
+    def _own_sums(self, targets: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the parts of these samples in the Gram matrix, and in V'[X - shift, 1].
 
-        The former on and above the diagonal.
+        The former on and above the diagonal; the latter is empty without V.
         """
-        size = self.features + self.bias
-        square = self.inputs.new_zeros(size if gram else 0, size, dtype=torch.float64)
-        units = 0 if targets is None else targets.shape[1]
+        size, units = self.features + self.bias, 0 if targets is None else targets.shape[1]
+        square = self.inputs.new_zeros(size, size, dtype=torch.float64)
         cross = square.new_zeros(units, size)
         entries = max(_CHUNK_ENTRIES, min(square.numel(), _GRAM_ENTRIES))
-        with threads(self.inputs.numel() * (len(square) + units)):
+        with threads(self.inputs.numel() * (size + units)):
             for part, chunk in self.rows(units, entries):
-                if gram:
-                    add_square(square, self.rooted(chunk, part))
+                add_square(square, self.rooted(chunk, part))
                 if targets is not None:
-                    rows = targets.detach()[part].to(self._type)
-                    cross += self.weighed(rows, part).T @ chunk
-        return [square] * gram + [cross] * (targets is not None)
+                    cross += self._counted(targets, part).T @ chunk
+        return square, cross
+
+    def _counted(self, targets: Tensor, part: slice) -> Tensor:
+        """Return targets of some samples, to be multiplied, each times the weight of its sample."""
+        return self.weighed(targets.detach()[part].to(self._type), part)
 
     def rooted(self, rows: Tensor, part: slice) -> Tensor:
         """Return rows, each times the root of the weight of its sample."""
@@ -439,20 +440,27 @@ class Design:
         if "gram" in self.__dict__:
             return self.gram.diagonal()
         squares = self.inputs.new_zeros(self.features, dtype=torch.float64)
-        for part, chunk in replace(self, bias=False).rows():  # without ones, X as it stands
-            squares += self.rooted(chunk, part).square().sum(0)
+        for part, chunk in replace(self, bias=False).rows():  # no ones: X as it stands
+            squares += squares_of_columns(self.rooted(chunk, part))
         squares = processes.total(squares)[0]
         return torch.cat([squares, squares.new_full((int(self.bias),), self.mass)])
 
     def cross(self, targets: Tensor) -> Tensor:
         """Return [X - shift, 1]'V in float64."""
-        return processes.total(*self._own_sums(targets, False))[0].T
+        units, features = targets.shape[1], self.features
+        found = self.inputs.new_zeros(units, features + self.bias, dtype=torch.float64)
+        with threads(self.inputs.numel() * units):
+            for part, chunk in replace(self, bias=False).rows(units):  # no ones: X as it stands
+                rows = self._counted(targets, part).T
+                found[:, :features] += rows @ chunk
+                found[:, features:] += rows.sum(1, keepdim=True)
+        return processes.total(found)[0].T
 
     def cross_with_gram(self, targets: Tensor) -> Tensor:
         """Return the same, where the Gram matrix will be asked for, too: both in one pass."""
         if "gram" in self.__dict__:
             return self.cross(targets)
-        gram, cross = self._summed(*self._own_sums(targets, True))
+        gram, cross = self._summed(*self._own_sums(targets))
         self.__dict__["gram"] = gram
         return cross.T
 

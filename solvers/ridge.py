@@ -13,7 +13,7 @@ from liftednet.divergences import Joint
 from liftednet.errors import SolverError
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, WeightFit, Weights
-from liftednet.products import square_of_rows
+from liftednet.products import cholesky, square_of_rows
 from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance
@@ -72,11 +72,11 @@ def _factored(problem: WeightFit, previous: Factor | None) -> Factor:
     else:
         system = curvature * design.gram
         system.diagonal()[: design.features].add_(2 * rho)
-    lower, minor = torch.linalg.cholesky_ex(system)
-    if int(minor):
+    lower, minor = cholesky(system)
+    if minor:
         raise SolverError(
             f"the ridge system with {design.features} inputs is singular in float64 (leading "
-            f"minor {int(minor)}): raise rho = {rho:.3g} or scale the inputs."
+            f"minor {minor}): raise rho = {rho:.3g} or scale the inputs."
         )
     return Factor(design, curvature, rho, lower)
 

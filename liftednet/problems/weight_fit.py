@@ -376,7 +376,7 @@ class WeightFit(Fit[Weights]):
         if self.penalty.by_rows and not self.penalty.smooth:
             own = self.penalty.stationarity(weight, gradient[:rows], steep[:rows])
             off = torch.cat([own, violation[rows:]])
-        gains = (off.square() / (2 * steep.clamp(min=_TINY))).sum(1)
+        gains = off.square().sum(1) / (2 * steep.squeeze(1).clamp(min=_TINY))
         together = gains[:rows].mean()
         return torch.maximum(together, gains[-1]) if self.design.bias else together
 

@@ -171,7 +171,7 @@ def _compiling(loops: Loops) -> subprocess.Popen[bytes] | None:
     if not Path(sys.executable or "").name.startswith("python"):  # but a program that embeds it
         return None
     call = f"{loops.call}({str(loops.kind)[6:]!r})"
-    code = f"import os; getattr(os, 'nice', int)(19); from {__package__} import solvers"
+    code = f"import os; getattr(os, 'nice', int)(10); from {__package__} import solvers"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     nowhere = subprocess.DEVNULL
     with suppress(OSError):

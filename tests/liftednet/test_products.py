@@ -1,4 +1,4 @@
-"""BLAS has its threads back afterwards, and matrices are mirrored."""
+"""BLAS has its threads back afterwards; matrices are mirrored, and factored."""
 
 from __future__ import annotations
 
@@ -50,3 +50,16 @@ def test_what_is_above_the_diagonal_is_put_below_it(size: int) -> None:
     matrix = torch.randn(size, size, generator=torch.Generator().manual_seed(size))
     whole = matrix.triu() + matrix.triu(1).T
     assert torch.equal(products.mirrored(matrix), whole) and torch.equal(matrix, whole)
+
+
+@pytest.mark.parametrize("size", [5, 511, 512, 600])
+def test_a_factor_made_in_place_is_that_of_the_matrix(size: int) -> None:
+    rows = torch.randn(
+        size, size, generator=torch.Generator().manual_seed(size), dtype=torch.float64
+    )
+    matrix = rows @ rows.T + torch.eye(size, dtype=torch.float64)
+    factor, minor = products.cholesky(matrix.clone())
+    lower = factor.tril()
+    assert minor == 0 and torch.allclose(lower @ lower.T, matrix, rtol=1e-12, atol=1e-9)
+    matrix[3, 3] = -1.0
+    assert products.cholesky(matrix)[1] == 4
