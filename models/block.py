@@ -410,8 +410,12 @@ class Blocks:
         if not edge.divergence.activation.per_unit and not _keep_rows(movers, target):
             return None
         mask, weights = self.mask(edge.target, edge.argument), row_weights(self.values, target)
-        beside = partial(_beside_rows, movers, target)
-        places = None if mask is None else (beside(mask.unsqueeze(-1))[:, 0] > 0).nonzero()[:, 0]
+        beside, places = partial(_beside_rows, movers, target), None
+        if movers or mask is not None:
+            asked = beside(target.new_ones(1) if mask is None else mask.unsqueeze(-1)) > 0
+            if not torch.equal(asked.all(1), asked.any(1)):  # of some units nobody asks anything
+                return None
+            places = None if bool(asked.all()) else asked[:, 0].nonzero()[:, 0]
         weighed = None if weights is None else _at(places, beside(weights.unsqueeze(-1)))[:, 0]
         offset = None if part.offset is None else _at(places, beside(part.offset))
         design = self._design(parameter, edge, rows.design, places, weighed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -9,9 +10,9 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, TensorDataset
 
-from liftednet import activations
+from liftednet import Network, activations, layers
 from liftednet.errors import DataError, FitWarning, SolverError
-from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
+from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.block import Blocks
 from liftednet.models.data import LoaderBatches
 from liftednet.models.results import Ending
@@ -48,6 +49,26 @@ def test_extrapolation_reaches_the_same_point_in_fewer_sweeps():
     assert trace_of(ahead).steps[-1].number < trace_of(plain).steps[-1].number
     for layer, same in zip(ahead.weights, plain.weights, strict=True):
         assert torch.allclose(layer.matrix, same.matrix, atol=0.05)
+
+
+@pytest.mark.parametrize("layer", ["states", "loss", "convolution", "joined"])
+def test_the_trace_has_the_objective_of_layers_of_which_a_slice_is_used(layer):
+    net, generator = Network(), torch.Generator().manual_seed(0)
+    shape = (1, 6) if layer == "convolution" else (6,)
+    x = net.input(*shape)
+    own = layers.convolution(x, 2, 3)[:4] if layer == "convolution" else layers.dense(x, 4)[:3]
+    if layer == "joined":
+        own = layers.concatenate(own, layers.dense(x, 2))
+    scores = layers.dense(net.state("tanh", own), 3 if layer == "loss" else 1)
+    net.loss("mse", scores[1:2] if layer == "loss" else scores)
+    method = FullBatch(2, extrapolation=False)
+    model = Lifted(net, 1.0, 0.1, method=method, standardize=False)
+    told: list[tuple[float, float]] = []
+    X = torch.randn(40, 6, generator=generator, dtype=torch.float64)
+    listen = {"on_step": lambda step: told.append((step.objective, model.objective()))}
+    with warnings.catch_warnings(action="ignore", category=FitWarning):
+        model.fit(X.view(40, *shape), X[:, :1].sin(), **listen)
+    assert all(one == pytest.approx(other, rel=1e-9) and one > 0 for one, other in told)
 
 
 def test_an_interrupted_extrapolation_leaves_the_point_of_the_sweep(monkeypatch):
