@@ -173,8 +173,8 @@ class Penalty(ABC):
 
     def _stride(self, weight: Tensor, gradient: Tensor, smoothness: float) -> float:
         """Return the step of a judgement: 1 / s, or less, which leads as far as W may reach."""
-        tiny, steepest = torch.finfo(torch.float64).tiny, float(gradient.abs().max())
-        return 1 / max(smoothness, steepest / self.reach, tiny)
+        steepest = float(gradient.abs().max())
+        return 1 / (max(smoothness, steepest / self.reach) or 1.0)
 
 
 @dataclass(frozen=True, eq=False)
