@@ -324,10 +324,11 @@ def _codes(made: Any) -> list[Any]:
     return [] if kinds is None else kinds.codes
 
 
-def _inputs(made: Any, frame: pd.DataFrame, target: Sequence[str], data: Path) -> pd.DataFrame:
-    """Return the columns that an estimator has seen by name, or all but the targets."""
-    others = [name for name in frame if name not in target]
-    return columns_of(frame, list(getattr(made, "feature_names_in_", others)), data)
+def _inputs(made: Any, frame: pd.DataFrame, target: Sequence[str], data: Path) -> Any:
+    """Return the columns that an estimator has seen by name, or the numbers of all but targets."""
+    if (names := getattr(made, "feature_names_in_", None)) is None:
+        return frame.drop(columns=target, errors="ignore").to_numpy()
+    return columns_of(frame, list(names), data)
 
 
 def run_predict(path: Path, data: Path, probabilities: bool) -> None:
@@ -366,7 +367,7 @@ def run_evaluate(path: Path, data: Path, target: list[str] | None) -> None:
     y = truth.to_numpy()
     if labelled and (new := set(y.ravel().tolist()) - set(made.classes_.tolist())):
         raise DataError(f"the model does not know the label {new.pop()!r}.")
-    predicted = np.asarray(made.predict(_inputs(made, frame, known, data)))
+    predicted = np.asarray(made.predict(_inputs(made, frame, [*known, *(target or ())], data)))
     if y.size != predicted.size:
         raise DataError(
             f"the model has {predicted.size // len(y)} outputs, and {y.shape[1]} columns are held "

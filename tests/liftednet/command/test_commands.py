@@ -113,6 +113,13 @@ def test_a_saved_estimator_predicts_and_is_evaluated(here) -> None:
     wrong = refused("evaluate", "model.safetensors", "iris.csv", "--target", "place")
     assert "does not know the label" in wrong
     assert "cannot be read" in refused("predict", "model.safetensors", "nothing.csv")
+    plain = LiftedRegressor(4, max_iter=9, random_state=0).fit(
+        frame[["a", "b"]].to_numpy(), frame.c
+    )
+    save(plain, "plain.safetensors")  # which knows no names: all but the targets are its inputs
+    frame[["c", "a", "b"]].to_csv("numbers.csv", index=False)
+    told = done("evaluate", "plain.safetensors", "numbers.csv", "--target", "c")
+    assert f"R2 {plain.score(frame[['a', 'b']].to_numpy(), frame.c):.3f} " in told
 
 
 def test_numbers_are_a_regression_of_one_column_or_of_several(here) -> None:
