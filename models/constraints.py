@@ -42,7 +42,7 @@ from liftednet.solvers import solve
 from liftednet.solvers.one_layer.problem import ScoreLimits
 from liftednet.solvers.quasi_newton import lbfgs
 
-from .block import Blocks, rows_that_count
+from .block import Blocks, Structure, rows_that_count
 from .checkpoint import Keeper
 from .constraint_report import ConstraintReport, apart_of, broken
 from .data import Data
@@ -187,24 +187,13 @@ class HeldScores:
     @property
     def _last(self) -> list[Parameter]:
         """The weights of the last layers."""
-        return [
-            layer.weights for layer in last_layers(self.term.argument) if layer.weights is not None
-        ]
+        return _last_weights(self.term)
 
     def _sizes(self, blocks: Blocks) -> list[float]:
-        """Return sqrt(rho) of every last layer where there are several.
-
-        Raises:
-            DeclarationError: one has another penalty than squares.
-        """
+        """Return sqrt(rho) of every last layer where there are several."""
         if len(self._last) == 1:
             return [1.0]
-        penalties = [blocks.structure.penalties[parameter] for parameter in self._last]
-        if not all(isinstance(x, SquaredFrobenius) and x.center is None for x in penalties):
-            raise DeclarationError(
-                "constraints on scores that several layers add up need squares as their penalties."
-            )
-        return [math.sqrt(x.curvature / 2) for x in penalties]
+        return [math.sqrt(blocks.structure.penalties[x].curvature / 2) for x in self._last]
 
     @property
     def rescaled(self) -> tuple[Constraint, ...]:
@@ -223,8 +212,12 @@ class HeldScores:
         return solution, problem.gap(solution.value, solution.duals)
 
 
+def _last_weights(term: Term) -> list[Parameter]:
+    return [layer.weights for layer in last_layers(term.argument) if layer.weights is not None]
+
+
 def refuse_unmet(
-    network: Network, constraints: Sequence[Constraint | RateConstraint], data: Data
+    structure: Structure, constraints: Sequence[Constraint | RateConstraint], data: Data
 ) -> None:
     """Refuse constraints that no training of this network on these data can meet.
 
@@ -235,6 +228,7 @@ def refuse_unmet(
     scored, rates = parted(constraints)
     if not constraints:
         return
+    network = structure.network
     term, rows = network.terms[0], ScoredRows(network, data)
     if isinstance(term.argument, Applied) and isinstance(term.argument.layer, Projection):
         raise DeclarationError(
@@ -244,6 +238,13 @@ def refuse_unmet(
     elsewhere = len(network.terms) > 1 or term.state is not None
     if elsewhere or not last_layers(term.argument):
         raise DeclarationError(_NEEDS)
+    added = {x: structure.penalties[x] for x in _last_weights(term)}
+    for x, penalty in added.items() if len(added) > 1 else ():
+        if not isinstance(penalty, SquaredFrobenius) or penalty.center is not None:
+            raise DeclarationError(
+                "constraints= need squares as the penalties of layers that add up to the scores; "
+                f"here, as with convex=True, {x} has {penalty!r}."
+            )
     y, scored = rows.of_samples(rows.targets), rows.bound(scored)
     refuse_unmet_rates(network, rates, y)
     refuse_contradictions(scored, len(y), term.argument.units)
@@ -459,7 +460,7 @@ def hold(
     model: Lifted, constraints: Sequence[Constraint | RateConstraint], X: Any, progress: bool,
     on_step: Report | None, lengths: Any = None, trained: bool = False, brief: bool = False,
 ) -> None:  # fmt: skip
-    """Train all layers under constraints on the scores unless they are, and the last exactly."""
+    """Train all layers under constraints on the scores unless they are, the last exactly; warn."""
     fitted, data = model._known, model._on_data()
     term, (scored, rates) = model.network.terms[0], parted(constraints)
     rows = ScoredRows(model.network, data)
@@ -508,6 +509,8 @@ def hold(
     )  # fmt: skip
     model._fit = replace(model._fit, method=None, laplace=None, report=report)
     _warn_of_missed_rates(report)
+    if not brief:
+        model._warn(data, held=True)
 
 
 def _warn_of_missed_rates(report: ConstraintReport) -> None:

@@ -192,12 +192,14 @@ class Lifted(Prepared):
                 )  # fmt: skip
                 if constraints:
                     _refuse_several("constraints on scores need")
+                if isinstance(choice.method, Global):
+                    _refuse_several("a proof of the global optimum needs")
             given, search = (X, y, lengths, sample_weight), None
             if constraints and not isinstance(X, DataLoader):
                 from .constraints import refuse_unmet
                 from .warranty import searched
 
-                refuse_unmet(self.network, constraints, self._data(*given))
+                refuse_unmet(structure, constraints, self._data(*given))
                 search = searched(self, choice, constraints, given)
             first = given if search is None else search.part()
             with (
@@ -394,25 +396,30 @@ class Lifted(Prepared):
 
             trained = isinstance(method, Global)  # by a convex problem that has them
             hold(self, constraints, given[0], progress, on_step, given[2], trained)
-        elif self.refit_output and not self.interrupted:
+            return
+        if self.refit_output and not self.interrupted:
             fitted, source = self._known, self._generator()
             weights = refitted(
                 fitted.structure, fitted.weights, self._on_data(), source, self.solver
             )
             self._fit = replace(fitted, weights=tuple(weights), blocks=None)
-        by_batches = isinstance(method, Minibatch) and not isinstance(given[0], DataLoader)
-        if by_batches and not constraints:
+        if isinstance(method, Minibatch) and not isinstance(given[0], DataLoader):
             fitted = self._known
             weights = levelled(fitted.structure, fitted.weights, seen)
             self._fit = replace(fitted, weights=tuple(weights))
-        self._fit = replace(self._known, method=None if constraints else method)
+        self._fit = replace(self._known, method=method)
+        self._warn(seen)
+
+    def _warn(self, seen: Data, *, held: bool = False) -> None:
+        """Warn where a fit to data, held to constraints or not, has come to nothing."""
+        assert self.trace is not None  # of this fit
+        method, steps = self.trace.method, self.trace.steps
         by_evidence = isinstance(method, GaussNewton) and method.evidence
-        pruned = by_evidence or isinstance(method, Global)
-        steps = self.trace.steps if by_evidence and self.trace is not None else ()
-        looks = [step.evidence for step in steps if step.evidence is not None]
+        looks = [step.evidence for step in steps if by_evidence and step.evidence is not None]
         warn_of(
-            self._known.structure, self._by_parameter(), seen, pruned=pruned,
-            evidence=max(looks, default=None), held=bool(constraints),
+            self._known.structure, self._by_parameter(), seen,
+            pruned=by_evidence or isinstance(method, Global),
+            evidence=max(looks, default=None), held=held,
         )  # fmt: skip
 
     def with_weights(self, weights: Sequence[Weights], *, per_step: bool | None = None) -> Self:

@@ -246,7 +246,7 @@ def fit_with_warranty(
             "confidence says whether rates of a classifier's decisions hold on new rows, and none "
             "are given: give constraints=[GroupRates(groups, within=0.1)], or leave it out."
         )
-    refuse_unmet(model.network, rates, raw)
+    refuse_unmet(model.structure, rates, raw)
     labels, classes = numbers(model.network, raw)
     if len(labels) != len(y):
         raise DataError(

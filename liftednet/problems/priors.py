@@ -184,8 +184,10 @@ class PenalizedWeights:
         return cp.vstack([weight, bias]), {"weight": weight, "bias": bias}
 
     def read(self, formulation: Formulation) -> Tensor:
-        """Return [W; b] of a solved formulation."""
+        """Return [W; b] of a solved formulation, W inside its domain."""
         parts = [torch.from_numpy(variable.value) for variable in formulation.variables.values()]
+        if self.penalty.closed_form and self.penalty.proximable:  # others have but CVXPY's domain
+            parts[0] = self.penalty.project(parts[0])
         return torch.cat(parts)
 
 

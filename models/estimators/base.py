@@ -198,7 +198,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         from ..warranty import HeldOutRho
 
         first, given = self._start(outputs), (*data[:2], None, data[2])
-        refuse_unmet(first.network, held, first._data(*data[:2]))
+        refuse_unmet(first.structure, held, first._data(*data[:2]))
         search = HeldOutRho.of(first, held, given)
         X, y, _, weights = given if search is None else search.part()
         train = partial(fit, rows=(X, y), sample_weight=weights)

@@ -9,10 +9,17 @@ import pytest
 import torch
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
-from liftednet import LiftedClassifier, LiftedSequenceClassifier, Network, load, save, to_torch
+from liftednet import (
+    LiftedClassifier,
+    LiftedSequenceClassifier,
+    Network,
+    load,
+    save,
+    to_torch,
+)
 from liftednet import constraints as limits
 from liftednet.activations import ReLU, Tanh
-from liftednet.errors import DataError, NotFittedError, SolverError
+from liftednet.errors import DataError, DeclarationError, FitWarning, NotFittedError, SolverError
 from liftednet.layers import concatenate, dense
 from liftednet.losses import BinaryCrossEntropy, Loss, SquaredError
 from liftednet.models import Lifted, LiftedMLP, LiftedRNN, Minibatch
@@ -88,6 +95,9 @@ def test_order_is_held_at_less_loss_than_by_the_last_layer_alone() -> None:
     torch.testing.assert_close(scores[[3, 5], 0], torch.tensor([100.0, 200.0]).double())
     assert float(scores.min()) >= 50 - 1e-9
     assert float(scores.max()) <= 300 + 1e-9
+    given = {"constraints": [order], "on_step": lambda _: pytest.fail("it trains first")}
+    bent = LiftedMLP((10, 4, 1), loss="mse", convex=True)
+    refuses(DeclarationError, "with convex=True, weights", bent.fit, x, y, **given)
 
 
 def mass_model(skip: bool) -> Lifted:
@@ -128,6 +138,10 @@ def test_a_classifier_holds_constraints_on_the_size_that_the_evidence_chooses() 
     model = LiftedClassifier(random_state=0).fit(x, y, constraints=[FAIR])
     assert isinstance(model.model_, LiftedMLP)
     assert model.model_.skip and FAIR.violation(model.model_.scores(x)) <= 1e-8
+    with pytest.warns(FitWarning, match="no better than a constant .* Loosen its constraints"):
+        LiftedClassifier(random_state=0).fit(
+            x[:90, :2], y[:90], constraints=[limits.Rate(at_most=0)]
+        )
     assert not has_evidence(model.model_)  # error bars are those of a fit without constraints
     np.testing.assert_array_equal(model.predict(x), model.model_.scores(x).argmax(1))
 

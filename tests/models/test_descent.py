@@ -15,7 +15,7 @@ from liftednet.errors import DataError, FitWarning, SolverError
 from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.block import Blocks
 from liftednet.models.data import LoaderBatches
-from liftednet.models.results import Ending
+from liftednet.models.results import Ending, Step
 from liftednet.solvers.generalized_linear import GeneralizedLinear
 from tests.models.networks import full, labeled, refuses, same_bits, trace_of
 
@@ -65,9 +65,12 @@ def test_the_trace_has_the_objective_of_layers_of_which_a_slice_is_used(layer):
     model = Lifted(net, 1.0, 0.1, method=method, standardize=False)
     told: list[tuple[float, float]] = []
     X = torch.randn(40, 6, generator=generator, dtype=torch.float64)
-    listen = {"on_step": lambda step: told.append((step.objective, model.objective()))}
+
+    def listen(step: Step) -> None:
+        told.append((step.objective, model.objective()))
+
     with warnings.catch_warnings(action="ignore", category=FitWarning):
-        model.fit(X.view(40, *shape), X[:, :1].sin(), **listen)
+        model.fit(X.view(40, *shape), X[:, :1].sin(), on_step=listen)
     assert all(one == pytest.approx(other, rel=1e-9) and one > 0 for one, other in told)
 
 

@@ -280,6 +280,7 @@ def _refusals(rank: int, folder: str) -> list[str]:
         _refusal(lambda: LiftedMLP((6, 4, 3), solver="reference", method="full").fit(own, labels)),
         _refusal(lambda: lifted.fit(own.float(), labels)),
         _refusal(lambda: LiftedClassifier((4,)).fit(own.numpy(), labels.numpy())),
+        _refusal(lambda: LiftedMLP((6, 4, 3), method="global").fit(own, labels)),
     ]  # fmt: skip
 
 
@@ -296,7 +297,7 @@ REFUSED = (
     "NaN or infinite", "a warranty needs all samples in one process", "strict=True hands out",
     "on_step must be a function", "some read another file there, or none",
     "CVXPY, which needs all samples in one process", "takes the statistics of a batch",
-    "an estimator needs all samples in one process",
+    "an estimator needs all samples in one process", "the global optimum needs all samples",
 )  # fmt: skip
 
 
