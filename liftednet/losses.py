@@ -516,7 +516,7 @@ class Huber(_Robust, Likelihood):
     Huber, Robust estimation of a location parameter, Annals of Mathematical Statistics 35 (1964).
     It has output states of its own: with the identity, the last pre-activations u see its Moreau
     envelope, which is lam / (1 + lam) times the Huber loss of delta (1 + 1 / lam). Gauss-Newton
-    trains the loss itself.
+    and the global optimum take the loss itself.
 
     Raises:
         DataError: delta is not positive.

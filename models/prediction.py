@@ -26,6 +26,7 @@ from .incomplete import WHOLE, Completion
 from .methods import Method
 from .methods.descent import largest_residual
 from .methods.gauss_newton import GaussNewton
+from .methods.global_optimum import Global
 from .settings import Settings
 from .standardization import RAW, Standardization
 from .trace import Ending, Problem, Trace
@@ -224,9 +225,8 @@ class Predictor(Settings):
         fitted = self._known
         if fitted.blocks is None:
             method = None if fitted.trace is None else fitted.trace.method
-            blocks = self._blocks_at(
-                fitted.structure, self._on_data(), fitted.weights, isinstance(method, GaussNewton)
-            )
+            exact = isinstance(method, GaussNewton | Global)  # of the loss itself, not its envelope
+            blocks = self._blocks_at(fitted.structure, self._on_data(), fitted.weights, exact)
             self._fit = fitted = replace(fitted, blocks=blocks)
         assert fitted.blocks is not None  # made just now
         return fitted.blocks

@@ -30,7 +30,6 @@ from liftednet.losses import Huber
 from liftednet.network import State, Term, ends_of
 from liftednet.penalties import Penalty
 from liftednet.samples import Weights
-from liftednet.solvers import solve
 from liftednet.validation import require_count, require_positive
 
 from ..block import Structure, doubled
@@ -142,8 +141,6 @@ class Global:
             missed = stop.value
         finally:
             blocks.pass_forward()
-            if (outputs := layer.term.state) is not None:
-                blocks.values[outputs] = solve(blocks.state_fit(outputs)).value
         if not missed or gap <= self.gap:
             return Ending.CONVERGED
         processes.warn(
@@ -272,9 +269,7 @@ class HiddenLayer:
             return Scores(term.divergence, y, weights)
         loss = self.structure.loss(term)
         assert isinstance(loss, Huber)  # the one that is read
-        lam = self.structure.lam[term.state]  # outputs see the envelope of the loss
-        divergence, delta = self.structure.divergences[term.state], loss.delta
-        return HuberScores(divergence, y, weights, lam / (1 + lam), delta * (1 + 1 / lam))
+        return HuberScores(self.structure.divergences[term.state], y, weights, loss.delta)
 
     def weights(self, units: Units, values: Values) -> dict[Parameter, Weights]:
         """Return the weights of units, zeros for those that are not there."""

@@ -81,45 +81,43 @@ class Scores:
 
 @dataclass(frozen=True, eq=False)
 class HuberScores(Scores):
-    """sum_i s_i c H(y_i - f_i), H(r) = |r|^2 / 2 up to d and d |r| - d^2 / 2 beyond.
+    """sum_i s_i H(y_i - f_i), H(r) = |r|^2 / 2 up to d and d |r| - d^2 / 2 beyond.
 
     Attributes:
-        factor: c.
         delta: d.
     """
 
-    factor: float = 1.0
     delta: float = 1.0
 
     def value(self, f: Tensor) -> Tensor:
         """Return the sum."""
         far = (self.targets - f).abs()
         near = far.clamp(max=self.delta)
-        return (self.factor * self.weights * near * (far - near / 2)).sum()
+        return (self.weights * near * (far - near / 2)).sum()
 
     def residuals(self, f: Tensor) -> Tensor:
-        """Return V = s c (y - f), cut off at c s d."""
-        return self.factor * self.weights * (self.targets - f).clamp(-self.delta, self.delta)
+        """Return V = s (y - f), cut off at s d."""
+        return self.weights * (self.targets - f).clamp(-self.delta, self.delta)
 
     def curvature(self, f: Tensor) -> Tensor:
-        """Return s c where residuals are not cut off, and a little elsewhere."""
+        """Return s where residuals are not cut off, and a little elsewhere."""
         near = ((self.targets - f).abs() < self.delta).to(f) + 1e-6
-        return (self.factor * self.weights * near).diag_embed()
+        return (self.weights * near).diag_embed()
 
     def dual(self, V: Tensor) -> tuple[Tensor, Tensor]:
-        """Return <V, y> - V^2 / (2 c s) of every sample, and the size of its terms."""
-        one, other = V * self.targets, V.square() / (2 * self.factor * self.weights)
+        """Return <V, y> - V^2 / (2 s) of every sample, and the size of its terms."""
+        one, other = V * self.targets, V.square() / (2 * self.weights)
         return (one - other).sum(1), (one.abs() + other).sum(1)
 
     def share(self, V: Tensor) -> float:
-        """Return how much of residuals is not beyond c s d, from where no minimum is."""
-        ends = self.factor * self.weights * self.delta
+        """Return how much of residuals is not beyond s d, from where no minimum is."""
+        ends = self.weights * self.delta
         return min(1.0, float((ends / V.abs().clamp(min=torch.finfo(V.dtype).tiny)).min()))
 
     def majorant(self, f: Tensor) -> Tensor:
-        """Return s c min(1, d / |y - f|), whose quadratic touches H from above (Huber, 1981)."""
+        """Return s min(1, d / |y - f|), whose quadratic touches H from above (Huber, 1981)."""
         near = self.delta / (self.targets - f).abs().clamp(min=self.delta)
-        return (self.factor * self.weights * near).diag_embed()
+        return (self.weights * near).diag_embed()
 
 
 class ScoreLimits:

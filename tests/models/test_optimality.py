@@ -84,10 +84,11 @@ def test_a_torch_network_has_the_gap_of_the_same_weights(seed):
     X, y = waves(30)
     network = nn.Sequential(nn.Linear(2, 5), nn.LeakyReLU(0.1), nn.Linear(5, 1)).double()
     how: dict[str, Any] = {"loss": SquaredError(), "rho": 0.3}
-    found = global_gap(network, X, y, **how)
     squares = sum(float(x.detach().square().sum()) for x in network.parameters() if x.ndim == 2)
-    objective = float((network(X) - y).square().sum()) / 2 + 0.3 * squares
-    assert found.objective == pytest.approx(objective, rel=1e-9)
+    for loss, delta in ((Huber(0.3), 0.3), (SquaredError(), 1e9)):
+        found = global_gap(network, X, y, loss=loss, rho=0.3)
+        errors = nn.functional.huber_loss(network(X), y, delta=delta, reduction="sum")
+        assert found.objective == pytest.approx(float(errors.detach()) + 0.3 * squares, rel=1e-9)
     assert 0 < found.bound <= found.best < found.objective
     wider = add_unit(network, found)
     assert wider[0].weight.shape == (6, 2)

@@ -96,7 +96,7 @@ def of_loss(name, samples, generator):
         return Scores(tight(Sigmoid()), (y > 0).double(), ones)
     weights = ones if name == "squares" else ones + torch.arange(samples)[:, None] % 2
     if name == "huber":
-        return HuberScores(tight(Identity()), y, weights, 0.7, 0.4)
+        return HuberScores(tight(Identity()), y, weights, 0.4)
     return Scores(tight(Identity()), y, weights)
 
 
@@ -106,7 +106,7 @@ def stated(scores, name, f):
         return cp.sum(cp.logistic(f) - cp.multiply(y, f))
     if name == "huber":
         huber = cp.huber(y - f, 0.4)  # type: ignore[arg-type]  # any positive number
-        return 0.7 * cp.sum(cp.multiply(s, huber)) / 2
+        return cp.sum(cp.multiply(s, huber)) / 2
     return cp.sum(cp.multiply(s, cp.square(y - f))) / 2
 
 
