@@ -22,7 +22,7 @@ import typer
 from sklearn.metrics import mean_squared_error, r2_score
 from sklearn.model_selection import train_test_split
 
-from liftednet import storage
+from liftednet import processes, storage
 from liftednet.errors import DataError, LiftedError
 from liftednet.models.estimators import LiftedClassifier, LiftedRegressor
 from liftednet.models.estimators.base import Estimator
@@ -30,7 +30,7 @@ from liftednet.models.estimators.input import numbers
 from liftednet.models.storage import load, parts, save
 from liftednet.models.trace import Ending
 from liftednet.names import loss_of
-from liftednet.validation import require_share
+from liftednet.validation import require_seed, require_share
 
 Options = dict[str, Any]
 
@@ -118,7 +118,7 @@ def _made(tree: ast.expr) -> Any:
 
 INTERRUPTED = 130  # as shells count it: 128 and the number of the signal
 _KINDS = 20  # of integers that are labels, if nobody says otherwise
-_DECIMAL_COMMA = r"\s*[+-]?\d+(,\d+)?\s*"
+_WITH_COMMAS = r"\s*[+-]?\d+(,\d+)*(\.\d+)?\s*"
 
 
 def read_table(path: Path, texts: Sequence[Any] = ()) -> pd.DataFrame:
@@ -133,7 +133,7 @@ def read_table(path: Path, texts: Sequence[Any] = ()) -> pd.DataFrame:
 
     Raises:
         DataError: the file cannot be read, is of another kind, has a column without a name or two
-            of one name, rows that are longer than its first line, or numbers with decimal commas.
+            of one name, rows that are longer than its first line, or numbers with commas.
     """
     if path.suffix.lower() not in (".csv", ".tsv"):
         raise DataError(f"{path} must be a csv or a tsv file.")
@@ -147,8 +147,13 @@ def read_table(path: Path, texts: Sequence[Any] = ()) -> pd.DataFrame:
             names = next(csv.reader(chain([first], lines), delimiter=mark), [])
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # of values beyond all names
-            told = {"sep": mark, "encoding": "utf-8-sig", "index_col": False}
-            frame = pd.read_csv(path, dtype=dict.fromkeys(texts, str), **told)
+            told: Options = {
+                "sep": mark, "encoding": "utf-8-sig", "index_col": False, "low_memory": False,
+            }  # fmt: skip
+            frame = pd.read_csv(path, **told)
+            if words := [name for name in frame if name in texts]:  # among which NA is a word
+                told |= {"usecols": words, "dtype": str, "keep_default_na": False}
+                frame[words] = pd.read_csv(path, na_values=[""], **told)
     except pd.errors.ParserWarning:
         raise DataError(
             f"{path} has {len(names)} names in its first line, and rows of more values: name every "
@@ -166,26 +171,27 @@ def read_table(path: Path, texts: Sequence[Any] = ()) -> pd.DataFrame:
     for name in frame.select_dtypes(exclude="number").columns.difference(texts):
         entries = frame[name].dropna().astype(str)
         commas = entries[entries.str.contains(",")]
-        if len(commas) and entries.str.fullmatch(_DECIMAL_COMMA).all():
+        if len(commas) and entries.str.fullmatch(_WITH_COMMAS).all():
             raise DataError(
-                f"{path} has numbers with decimal commas in the column {name!r}, such as "
-                f"{commas.iloc[0]!r}: write them with points, 1.5 in place of 1,5."
+                f"{path} has numbers with commas in the column {name!r}, such as "
+                f"{commas.iloc[0]!r}: write 1.5 in place of 1,5, and 1000 in place of 1,000."
             )
     return frame
 
 
-def columns_of(frame: pd.DataFrame, names: Sequence[str], path: Path) -> pd.DataFrame:
+def columns_of(frame: pd.DataFrame, names: list[str], path: Path) -> pd.DataFrame:
     """Return some columns.
 
     Raises:
-        DataError: there is none of a name.
+        DataError: there is none of a name, or one is named twice.
     """
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise DataError(f"the column {twice[0]!r} is named twice.")
     if missing := [name for name in names if name not in frame]:
         raise DataError(
-            f"{path} has no column {missing[0]!r} (--target, --columns); it has "
-            f"{', '.join(map(str, frame))}."
+            f"{path} has no column {missing[0]!r}; it has {', '.join(map(str, frame))}."
         )
-    return frame[list(names)]
+    return frame[names]
 
 
 def require_place(path: Path, *others: Path | str | None) -> None:
@@ -235,15 +241,17 @@ def run_train(
     """
     require_place(output, data)
     require_share("--held-out", held_out)
+    require_seed(seed)
     frame = read_table(data)
     y = columns_of(frame, target, data)
     others = [name for name in frame if name not in target]
-    chosen = others if columns is None else [name.strip() for name in columns.split(",")]
+    chosen = others if columns is None else _names(columns, others)
     if both := [name for name in chosen if name in target]:
         raise DataError(f"{both[0]!r} is the target, and no input: leave it out of --columns.")
     if not chosen:
         raise DataError(f"{data} has no column beside the target: give it inputs.")
     X = columns_of(frame, chosen, data)
+    _warn_of_numbers(X)
     labelled = _is_labels(y) if loss is None else loss_of(loss).probabilistic
     if labelled and y.dtypes.map(pd.api.types.is_integer_dtype).all():
         spelled = columns_of(read_table(data, target), target, data)
@@ -254,6 +262,11 @@ def run_train(
         {} if loss is None else {"loss": loss}
     )
     estimator = kind(**told | given)
+    if labelled and (alone := y.value_counts()).min() < 2:
+        raise DataError(
+            f"{', '.join(target)} has the label {alone.idxmin()[0]} in one row alone, and "
+            "training and test need one each: leave it out, or name a --loss of numbers."
+        )
     targets = y.iloc[:, 0] if len(target) == 1 else y
     estimator._checked_pair(X, targets)  # which names rows of the file, and fit shuffled ones
     try:
@@ -261,7 +274,8 @@ def run_train(
             X, targets, test_size=held_out, random_state=seed, stratify=y if labelled else None
         )
     except ValueError as error:
-        raise DataError(f"{len(frame)} rows cannot be split: {error}") from error
+        reason = str(error).partition(" Adjust any")[0]  # of what no option is called
+        raise DataError(f"{len(frame)} rows cannot be split: {reason}") from error
     x_train, x_test, y_train, y_test = parts
     typer.echo(f"{kind.__name__}, {len(x_train)} rows of {len(chosen)} columns")
     estimator.fit(x_train, y_train)
@@ -285,7 +299,7 @@ def _is_labels(y: pd.DataFrame) -> bool:
         return False
     values = y.iloc[:, 0]
     if not pd.api.types.is_numeric_dtype(values):
-        words = values[pd.to_numeric(values, errors="coerce").isna() & values.notna()]
+        words = _words(values)
         if values.nunique() > _KINDS and 2 * len(words) < len(values):
             raise DataError(
                 f"{values.name!r} has numbers beside text, {words.iloc[0]!r} in row "
@@ -293,6 +307,28 @@ def _is_labels(y: pd.DataFrame) -> bool:
             )
         return True
     return not pd.api.types.is_float_dtype(values) and values.nunique() <= _KINDS
+
+
+def _words(values: pd.Series) -> pd.Series:
+    """Return the entries that are no numbers, nor missing."""
+    return values[pd.to_numeric(values, errors="coerce").isna() & values.notna()]
+
+
+def _warn_of_numbers(X: pd.DataFrame) -> None:
+    """Say which columns some words among numbers turn into kinds."""
+    for name in X.select_dtypes(exclude=["number", "bool"]):
+        words = _words(X[name])
+        if 0 < 2 * len(words) < X[name].count():
+            processes.warn(
+                f"{name!r} has numbers beside text, {words.iloc[0]!r} in row {words.index[0]} "
+                "first: each of its entries is taken as a kind. To have numbers, leave what is "
+                "missing empty, with --set missing=true."
+            )
+
+
+def _names(columns: str, known: Sequence[str]) -> list[str]:
+    """Return names between commas, with blanks about them or quotes if they are so."""
+    return [name if name in known else name.strip() for name in next(csv.reader([columns]))]
 
 
 def score(y: Any, predicted: Any, labelled: bool) -> str:

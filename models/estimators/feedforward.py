@@ -256,7 +256,7 @@ class _Feedforward(Estimator):
                 found: tuple[Rows, Any] = validate_data(self, X, y, reset=reset, **told)
             else:
                 validate_data(self, X, skip_check_array=True, reset=reset)
-                found = check_X_y(self._kinds.encoded(X), y, **told)
+                found = check_X_y(self._kinds.encoded(X), y, estimator=self, **told)
         self._inputs = found[0].shape[1]
         return found
 
@@ -274,7 +274,9 @@ class _Feedforward(Estimator):
                 found: Rows = validate_data(self, X, reset=False, **self._checks)
             else:
                 validate_data(self, X, skip_check_array=True, reset=False)
-                found = check_array(self._kinds.encoded(X), input_name="X", **self._checks)
+                found = check_array(
+                    self._kinds.encoded(X), input_name="X", estimator=self, **self._checks
+                )
         return found
 
     def _of_numbers(self, X: Any) -> Any:

@@ -23,7 +23,10 @@ _TEXT = {
     "y": "a regression needs numbers, and labels are for LiftedClassifier",
     "weights": "give numbers",
 }
-_MISSING = "None", "<NA>"  # as files of versions to 1.2.5 have it
+_MISSING = {  # as files of versions to 1.2.5 have it, and words that pandas reads as missing
+    "", "None", "<NA>", "NA", "N/A", "n/a", "nan", "NaN", "-nan", "-NaN", "null", "NULL", "#N/A",
+    "#NA", "#N/A N/A", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN",
+}  # fmt: skip
 _FEW_KINDS = 20  # of a column, which may have a row each
 
 
@@ -86,8 +89,9 @@ class Kinds:
 
     Of two kinds one column of -1/2 and 1/2, of more a column of zeros and ones for each; a kind
     that training has not seen is 0 in all of them, the middle of what weights are pulled to.
-    Missing entries are a kind of their own, whatever says that they are missing, and equal numbers
-    of several types are one kind: a column of 1 and 2 becomes 1.0 and 2.0 where one is missing.
+    Missing entries are a kind of their own, whatever says that they are missing (a word as "NA",
+    which pandas reads as missing, unless both are there), and equal numbers of several types are
+    one kind: a column of 1 and 2 becomes 1.0 and 2.0 where one is missing.
 
     Attributes:
         names: of all columns, in their order.
@@ -103,10 +107,12 @@ class Kinds:
 
         Raises:
             DataError: a column has a kind for nearly every row, as names and numbers of rows have,
-                several in an entry, or numbers beside text.
+                several in an entry, or numbers beside text, or the name of another one.
         """
         if not hasattr(getattr(X, "dtypes", None), "items"):
             return None
+        if (again := X.columns.duplicated()).any():
+            raise DataError(f"X has two columns of the name {X.columns[again][0]!r}: rename one.")
         named = [name for name, kind in X.dtypes.items() if _names_kinds(name, X[name], str(kind))]
         seen = {name: np.unique(_words(X[name])[0]) for name in named}
         for name, kinds in seen.items():
@@ -162,6 +168,7 @@ class Kinds:
         equals = list(map(_number, kinds))
         equal = {x: n for n, x in enumerate(equals) if x == kinds[n] or equals.count(x) == 1}
         codes = name in self.codes  # of which a text is not equal to its number
+        texts = [text and word not in _MISSING for word, text in zip(words, texts, strict=True)]
         found = [
             known.get(word, -1 if codes and text else equal.get(_number(word), -1))
             for word, text in zip(words, texts, strict=True)
@@ -258,8 +265,27 @@ def refuse_dates(X: Any, y: Any, regression: bool) -> None:
             )
     if regression and getattr(getattr(y, "dtype", None), "kind", "f") in "mM":
         raise DataTypeError(f"y holds dates ({y.dtype}); give numbers, such as days since a first.")
-    if not regression and hasattr(y, "isna") and (missing := np.asarray(y.isna())).any():
-        raise DataError(f"y has no label in row {int(missing.argmax())}, counted from 0.")
+    if not regression:
+        refuse_unlabelled(y)
+
+
+def refuse_unlabelled(y: Any, within: Rows | bool = True) -> None:
+    """Raise `DataError` where a label is missing.
+
+    Args:
+        y: (samples,) or (samples, steps).
+        within: of the same shape, where there are labels.
+    """
+    if hasattr(y, "isna"):
+        missing = np.asarray(y.isna())
+    elif (labels := np.asarray(y)).dtype.kind == "O" and labels.ndim:
+        is_missing = np.vectorize(lambda x: x is None or x != x, otypes=[bool])  # nan is not nan
+        missing = is_missing(labels)
+    else:
+        return
+    if (missing := missing & within).any():
+        row = int(np.argwhere(missing)[0, 0])
+        raise DataError(f"y has no label in row {row}, counted from 0.")
 
 
 def plain(values: Any) -> Any:

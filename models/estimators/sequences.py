@@ -21,7 +21,7 @@ from liftednet.validation import model_of
 from ..builders import LiftedRNN
 from ..lifted import Lifted
 from .base import Classifying, Constraints, Estimator, all_or_nothing, documented
-from .input import FLOATS, Rows, numbered, numbers, plain, refusals
+from .input import FLOATS, Rows, numbered, numbers, plain, refusals, refuse_unlabelled
 
 __all__ = ["LiftedSequenceClassifier"]
 
@@ -105,6 +105,7 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
         self.n_features_in_ = X.shape[2]
         within = _within(lengths, *X.shape[:2])
         valid = within if labels.ndim == 2 else np.ones(labels.shape, dtype=bool)
+        refuse_unlabelled(y if hasattr(y, "isna") else labels, valid)
         with refusals():
             check_classification_targets(labels[valid])
         self._take_classes(np.unique(labels[valid]), goes_on=self.warm_start)

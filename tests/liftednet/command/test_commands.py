@@ -122,6 +122,27 @@ def test_a_saved_estimator_predicts_and_is_evaluated(here) -> None:
     assert f"R2 {plain.score(frame[['a', 'b']].to_numpy(), frame.c):.3f} " in told
 
 
+def test_words_that_pandas_reads_as_missing_are_the_kinds_of_python(here) -> None:
+    kinds = np.array(["NA", "EU", "AS"])[np.arange(90) % 3]
+    frame = pd.DataFrame({"kind": kinds, "b": np.linspace(-1, 1, 90)})
+    y = (kinds == "NA") * 10.0 + frame.b
+    save(LiftedRegressor(4, random_state=0).fit(frame, y), "python.safetensors")
+    frame.assign(y=y).to_csv("kinds.csv", index=False)
+    assert "R2 1.000" in done("evaluate", "python.safetensors", "kinds.csv")
+    line = "train kinds.csv --target y --set hidden_layer_sizes=4 --output own.safetensors"
+    done(*line.split())
+    assert load("own.safetensors").score(frame, y) > 0.999
+
+
+def test_a_word_among_numbers_is_told_in_whatever_piece_of_a_table_it_stands(here) -> None:
+    codes = np.where(np.arange(9_000) < 8_500, "7", "A1")
+    table = pd.DataFrame(np.zeros((9_000, 130))).add_prefix("x")
+    table.assign(code=codes, y=np.arange(9_000) % 2).to_csv("wide.csv", index=False)
+    line = "train wide.csv --target y --columns code,x1 --set max_iter=1"
+    told = call(*line.split())
+    assert told.exit_code == 0 and "'code' has numbers beside text, 'A1' in row 8500" in told.stderr
+
+
 def test_numbers_are_a_regression_of_one_column_or_of_several(here) -> None:
     given = ["--columns", "bmi,s5", "--set", "hidden_layer_sizes=5", "--set", "max_iter=5"]
     done("train", "numbers.csv", "--target", "y", *given)
@@ -171,7 +192,9 @@ TRAIN = "train iris.csv --target species"
 REFUSED = [
     ("train missing.csv --target y", "cannot be read"),
     ("train table.xlsx --target y", "must be a csv"),
-    ("train iris.csv --target t", "no column 't' (--target, --columns); it has a, b"),
+    ("train iris.csv --target t", "no column 't'; it has a, b"),
+    ("train iris.csv --target species --target species", "'species' is named twice"),
+    ("train numbers.csv --target y --loss cross-entropy", "in one row alone"),
     ("train iris.csv --target a --columns b,x", "no column 'x'"),
     (f"{TRAIN} --loss squared-error", "y holds text, first"),
     (f"{TRAIN} --held-out 2", "strictly between 0 and 1"),
@@ -184,7 +207,7 @@ REFUSED = [
     ("train longer.csv --target a", "2 names in its first line, and rows of more values"),
     ("train twice.csv --target b", "two columns of the name 'a'"),
     ("train one.csv --target a", "no column beside the target"),
-    ("train commas.csv --target b", "decimal commas in the column 'a', such as '1,5'"),
+    ("train commas.csv --target b", "numbers with commas in the column 'a', such as '1,5'"),
     ("train text.csv --target b", "'b' has numbers beside text, 'err' in row 30"),
     ("train beyond.csv --target b --columns b", "'b' is the target, and no input"),
     ("train lines.csv --target c", "two columns of the name 'a\\nb'"),
