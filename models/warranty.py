@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from .prediction import Fitted
 
 _MANY = 10_000_000  # rows beyond which no number would do
+_MORE = 1.1  # times as many rows, by which those that would do are found
+_COUNTED = 20_000  # rows up to which a bound on a difference takes less than a second
 # 27 times would be chosen in one of 16 fits of eight tasks, where no weights meet the limits.
 _FACTOR, _POWERS = 3.0, 3  # 1, 3 and 9 times the rho of the free fit are tried
 _HELD = 4  # one of so many rows is set aside
@@ -148,27 +150,19 @@ def verdicts(
     for one in constraints:
         values = chances(scores).cpu().numpy() if one.soft else decided(scores)
         each = [
-            verdict
+            (*side, _bound(*side[:2], delta, one.soft))
             for x in one.comparisons(labels, values.shape[1])
-            for verdict in _judged(x, values, delta, confidence, one.soft)
+            for side in _sides(x, [share.of(values) for _, share in x.parts])
         ]
-        worst = max(each, key=lambda v: abs(v.bound - v.limit) * (-1 if v.holds else 1))
-        found.append(worst)
-    return tuple(found)
-
-
-def _judged(
-    one: Comparison, values: Array, delta: float, confidence: float, soft: bool
-) -> list[Verdict]:
-    """Return the verdicts on both ends, those that say something."""
-    found = []
-    for means, rows, limit, below in _sides(one, [share.of(values) for _, share in one.parts]):
-        bound, seen = _bound(means, rows, delta, soft), means[0] - sum(means[1:])
-        needed = None if bound <= limit else _needed(means, rows, delta, limit - seen)
+        means, rows, limit, below, bound = max(
+            each, key=lambda side: abs(side[4] - side[2]) * (-1 if side[4] <= side[2] else 1)
+        )
+        holds, seen = bound <= limit, means[0] - sum(means[1:])
+        needed = None if holds else _needed(means, rows, delta, limit, one.soft)
         told = abs(seen) if len(rows) == 2 else seen, bound, limit
         at, end, asked = (1 - x for x in told) if below else told
-        found.append(Verdict(at, end, asked, bound <= limit, confidence, needed))
-    return found
+        found.append(Verdict(at, end, asked, holds, confidence, needed))
+    return tuple(found)
 
 
 def _sides(
@@ -199,15 +193,26 @@ def _bound(means: list[float], rows: list[int], delta: float, soft: bool) -> flo
     return difference_bound(first, second[0], delta) if second else share_bound(*first, delta)
 
 
-def _needed(means: list[float], rows: list[int], delta: float, room: float) -> int | None:
-    """Return how many rows like these would show it, by the normal law; None for none."""
+def _needed(
+    means: list[float], rows: list[int], delta: float, limit: float, soft: bool
+) -> int | None:
+    """Return how many rows like these would show it; None for none.
+
+    By the normal law, and more until the bound itself says so, unless counts take it too long.
+    """
+    room = limit - means[0] + sum(means[1:])
     if room <= 0:
         return None
     pairs = zip(means, rows, strict=True)
     variance = sum(max(mean * (1 - mean), 1e-3) / n for mean, n in pairs)
-    factor = max(variance * (float(special.ndtri(delta)) / room) ** 2, 1.0)
-    found = math.ceil(1.1 * factor * sum(rows))
-    return found if found < _MANY else None
+    factor = _MORE * max(variance * (float(special.ndtri(delta)) / room) ** 2, 1.0)
+    while (found := math.ceil(factor * sum(rows))) < _MANY:
+        more = [math.ceil(factor * n) for n in rows]
+        slow = found > _COUNTED and len(rows) > 1 and not soft
+        if slow or _bound(means, more, delta, soft) <= limit:
+            return found
+        factor *= _MORE
+    return None
 
 
 def fit_with_warranty(

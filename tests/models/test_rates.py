@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from liftednet import FitWarning, LiftedClassifier, LiftedRegressor, LiftedSequenceClassifier
 from liftednet.constraints import Budget, GroupMeans, GroupProbabilities, GroupRates, Rate
@@ -14,6 +15,7 @@ from liftednet.errors import DataError, SolverError
 from liftednet.losses import BinaryCrossEntropy, SquaredError
 from liftednet.models import Lifted, LiftedMLP, Minibatch
 from liftednet.models.constraint_report import HeldOut
+from liftednet.models.warranty import verdicts
 from tests.models.networks import refuses
 
 QUICK = Minibatch(epochs=5)
@@ -123,6 +125,17 @@ def test_rows_set_aside_say_whether_rates_hold() -> None:
     assert not told.verdicts[0].holds
     assert told.verdicts[0].needed is None or told.verdicts[0].needed > 180
     assert "not shown with confidence 0.95" in str(lot.model_.constraint_report())
+
+
+@pytest.mark.parametrize("kind", [GroupProbabilities, GroupRates])
+def test_as_many_rows_as_are_said_to_be_needed_would_do(kind: Any) -> None:
+    scores = torch.randn(200, 1, generator=torch.Generator().manual_seed(0))
+    few, group = (scores > 0)[:, 0].numpy(), np.arange(200) % 2
+    (told,) = verdicts([kind(group, within=0.1)], few, scores, 0.95)
+    assert not told.holds and told.needed is not None
+    more = np.tile(np.arange(200), -(-told.needed // 200))  # of the same means
+    (again,) = verdicts([kind(group[more], within=0.1)], few[more], scores[more], 0.95)
+    assert again.holds
 
 
 def test_a_warranty_is_of_rows_that_no_training_has_seen() -> None:
