@@ -105,8 +105,8 @@ def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence
     if forward.squared:
         delta, outputs = forward.targets[0].delta, model.operator.linear.outputs
         sums = [x.residuals(u) for x, u in zip(forward.targets, outputs, strict=True)]
-        near, squares, excess = processes.total(torch.stack(sums).sum(0))[0].tolist()
-        degrees, far = max(near - sum(known), 1.0), answers - near
+        near, squares, far, excess = processes.total(torch.stack(sums).sum(0))[0].tolist()
+        degrees = max(near - sum(known), 1.0)
         beyond = delta**2 * far if far else 0.0
         noise = (squares + beyond) / degrees
         follows = answers - sum(known) < forward.targets[0].outputs

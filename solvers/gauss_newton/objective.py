@@ -94,12 +94,13 @@ class Target:
         return (weights * each).sum()
 
     def residuals(self, outputs: Tensor) -> Tensor:
-        """Return how many residuals are within delta, their squares, and what others exceed it."""
+        """Return how many residuals are within delta, their squares, how many are not, and excess."""
         away = (outputs - self.values).abs()
         if self.precision is not None:
             away = away * self.precision.sqrt()
         near, weight = away <= self.delta, self.weight * self.counted[..., None].double()
-        parts = near.double(), near * away.square(), (away - self.delta).clamp(min=0)
+        excess = (away - self.delta).clamp(min=0)
+        parts = near.double(), near * away.square(), (~near).double(), excess
         return torch.stack([(weight * part).sum() for part in parts])
 
     def pearson(self, outputs: Tensor) -> Tensor:

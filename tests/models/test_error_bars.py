@@ -194,6 +194,17 @@ def test_functions_and_answers_are_drawn() -> None:
     assert together > 0.9  # one function, not a number for each row
 
 
+def test_odd_weights_of_samples_with_several_outputs_have_finite_error_bars(draw) -> None:
+    """However their sums round: no residual lies beyond a delta that is infinite."""
+    for seed in range(8):
+        x = draw.standard_normal((60, 3))
+        y = x[:, :2].cumsum(1) + 0.3 * draw.standard_normal((60, 2))
+        model = LiftedRegressor((5,), "tanh", max_iter=20, random_state=seed)
+        model.fit(x, y, sample_weight=draw.uniform(0.5, 1.5, 60))
+        deviation = model.predict(x, return_std=True)[1]
+        assert np.isfinite(deviation).all() and (deviation < y.std(0)).all()
+
+
 @pytest.mark.parametrize("units", [6, 60])  # fewer and more weights than answers
 def test_a_saved_model_keeps_its_error_bars(tmp_path: Any, units: int) -> None:
     x, y = (torch.from_numpy(part).float() for part in waves(60))
