@@ -324,12 +324,15 @@ class Blocks:
             )
         return self._own_fit(state, None, above)
 
-    def _link(self, edge: Edge, part: Affine) -> Link:
-        """Return an edge as a term of a fit, the rows that count in a row."""
+    def _link(self, edge: Edge, part: Affine, *, weighed: bool = False) -> Link:
+        """Return an edge as a term of a fit, the rows that count in a row.
+
+        Weighed it counts samples by their weights; in a fit of states each is a problem of its own.
+        """
         target, map_ = self.values[edge.target], part.map
         offset = _offset(part, edge, target)
         mask = self.mask(edge.target, edge.argument)
-        weights = row_weights(self.values, target)
+        weights = row_weights(self.values, target) if weighed else None
         if edge.argument.sequence:
             mask = target.new_ones(target.shape[:2], dtype=torch.bool) if mask is None else mask
             target, map_ = target[mask], Composed(picked(mask), map_)
@@ -397,7 +400,8 @@ class Blocks:
         if len(parts) == 1 and (fit := self._rows_fit(parameter, *parts[0], penalty)) is not None:
             return fit
         block = PenalizedWeights(penalty, self.values[parameter])
-        return BlockFit(block, None, tuple(self._link(edge, part) for edge, part in parts))
+        links = tuple(self._link(edge, part, weighed=True) for edge, part in parts)
+        return BlockFit(block, None, links)
 
     def _rows_fit(
         self, parameter: Parameter, edge: Edge, part: Affine, penalty: Penalty

@@ -94,7 +94,7 @@ class Target:
         return (weights * each).sum()
 
     def residuals(self, outputs: Tensor) -> Tensor:
-        """Return how many residuals are within delta, their squares, how many beyond, and by what."""
+        """Return how many residuals are within delta, their squares, how many beyond, by what."""
         away = (outputs - self.values).abs()
         if self.precision is not None:
             away = away * self.precision.sqrt()

@@ -16,6 +16,7 @@ from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRN
 from liftednet.models.block import Blocks
 from liftednet.models.data import LoaderBatches
 from liftednet.models.results import Ending, Step
+from liftednet.solvers import solve
 from liftednet.solvers.generalized_linear import GeneralizedLinear
 from tests.models.networks import full, labeled, refuses, same_bits, trace_of
 
@@ -72,6 +73,26 @@ def test_the_trace_has_the_objective_of_layers_of_which_a_slice_is_used(layer):
     with warnings.catch_warnings(action="ignore", category=FitWarning):
         model.fit(X.view(40, *shape), X[:, :1].sin(), on_step=listen)
     assert all(one == pytest.approx(other, rel=1e-9) and one > 0 for one, other in told)
+
+
+def test_states_of_samples_with_weights_are_fitted_as_those_of_copies(generator):
+    x = torch.randn(30, 2, generator=generator, dtype=torch.float64)
+    y = torch.poisson((x[:, :1] - x[:, 1:] ** 2 / 2).exp(), generator=generator)
+    times, fits = torch.arange(30) % 3 + 1, []
+    for rows, weights in (
+        (torch.arange(30), times),
+        (torch.arange(30).repeat_interleave(times), None),
+    ):
+        how: dict[str, Any] = {"rho": 0.3, "method": FullBatch(3), "standardize": False}
+        fits.append(
+            LiftedMLP((2, 6, 1), "tanh", "poisson", **how).fit(
+                x[rows], y[rows], sample_weight=weights
+            )
+        )
+    one, other = fits
+    assert one.objective() == pytest.approx(other.objective(), rel=1e-5)
+    states = one.subproblem("states 1")  # of which CVXPY states what the others solve
+    assert solve(states, "reference").objective == pytest.approx(solve(states).objective, rel=1e-7)
 
 
 def test_an_interrupted_extrapolation_leaves_the_point_of_the_sweep(monkeypatch):
