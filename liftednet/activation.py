@@ -136,7 +136,7 @@ class Activation:
     def potential(self, v: cp.Expression) -> cp.Expression:
         """Return Phi(v), summed over samples and units, as a CVXPY expression in v.
 
-        Derived for a unit-by-unit map: a piecewise quadratic with phi right to about 1e-5.
+        Derived for a unit-by-unit map: a piecewise quadratic, phi right to 1e-5, of waves 1e-2.
 
         Raises:
             DeclarationError: units are coupled and it is not declared.
@@ -169,7 +169,7 @@ class Activation:
     def conjugate(self, u: cp.Expression) -> cp.Expression:
         """Return Phi*(u), summed over samples and units, as a CVXPY expression in u.
 
-        Derived for a unit-by-unit map: a piecewise quadratic with phi right to about 1e-5.
+        Derived for a unit-by-unit map: a piecewise quadratic, phi right to 1e-5, of waves 1e-2.
 
         Raises:
             DeclarationError: units are coupled and it is not declared.

@@ -82,7 +82,8 @@ class PotentialActivation(Activation):
     def forward(self, u: Tensor) -> Tensor:
         """Return phi(u) in u's type: its Taylor polynomial at u itself, for two derivatives."""
         at = u.detach()
-        v, rate, curl = _Argmax.apply(at, self)  # type: ignore[no-untyped-call]
+        v, *rates = _Argmax.apply(at, self)  # type: ignore[no-untyped-call]
+        rate, curl = (x.nan_to_num() for x in rates)  # infinite times a step of 0 is no number
         step = (u - at).nan_to_num(0.0)  # 0, with the derivative 1
         return v + step * (rate + curl / 2 * step)
 
