@@ -520,7 +520,8 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         if self.noise is not None:
             raise DataError(
                 f"noise={self.noise!r} has size and method by squares of all samples: it goes "
-                "without settings of these, other losses, constraints, and very many columns."
+                "without settings of these, other losses, constraints, missing=True, and very many "
+                "columns."
             )
         return super()._model(outputs, settings)
 

@@ -176,9 +176,14 @@ class Reader:
                 self._together.setdefault(one, set()).add(parameters)
         for call, again in zip(calls, others, strict=True):
             self._read(call, again)
-        if not isinstance(output, Tensor) or id(output) not in self._seen:
+        if isinstance(output, Tensor) and id(output) not in self._seen:
             raise DataError(
-                f"a network is lifted that returns one tensor of its inputs, and this returns "
+                "a network is lifted whose output comes of its inputs by calls that can be "
+                "followed, and this one's does not: do without torch.vmap and .data in forward."
+            )
+        if not isinstance(output, Tensor):
+            raise DataError(
+                "a network is lifted that returns one tensor of its inputs, and this returns "
                 f"{type(output).__name__}: give a module whose forward picks the one that the "
                 "loss is on."
             )

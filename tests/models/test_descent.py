@@ -75,23 +75,20 @@ def test_the_trace_has_the_objective_of_layers_of_which_a_slice_is_used(layer):
     assert all(one == pytest.approx(other, rel=1e-9) and one > 0 for one, other in told)
 
 
-def test_states_of_samples_with_weights_are_fitted_as_those_of_copies(generator):
-    x = torch.randn(30, 2, generator=generator, dtype=torch.float64)
-    y = torch.poisson((x[:, :1] - x[:, 1:] ** 2 / 2).exp(), generator=generator)
-    times, fits = torch.arange(30) % 3 + 1, []
-    for rows, weights in (
-        (torch.arange(30), times),
-        (torch.arange(30).repeat_interleave(times), None),
-    ):
-        how: dict[str, Any] = {"rho": 0.3, "method": FullBatch(3), "standardize": False}
-        fits.append(
-            LiftedMLP((2, 6, 1), "tanh", "poisson", **how).fit(
-                x[rows], y[rows], sample_weight=weights
-            )
-        )
-    one, other = fits
-    assert one.objective() == pytest.approx(other.objective(), rel=1e-5)
-    states = one.subproblem("states 1")  # of which CVXPY states what the others solve
+@pytest.mark.parametrize("sequence", [False, True])  # of which CVXPY, and a block fit, has states
+def test_states_of_samples_with_weights_are_fitted_as_those_of_copies(sequence, generator):
+    net = Network()
+    layer = layers.dense(net.input(2, sequence=sequence), 6)
+    net.loss("mse" if sequence else "poisson", layers.dense(net.state("tanh", layer), 1))
+    x = torch.randn(30, 3, 2, generator=generator, dtype=torch.float64)
+    x = x if sequence else x[:, 0]
+    y = torch.poisson((x[..., :1] - x[..., 1:] ** 2 / 2).exp(), generator=generator)
+    times = torch.arange(30) % 3 + 1
+    model = Lifted(net, rho=0.3, method=FullBatch(3, extrapolation=False), standardize=False)
+    again = x.repeat_interleave(times, 0), y.repeat_interleave(times, 0)
+    copies = model.fit(*again).objective()
+    assert model.fit(x, y, sample_weight=times).objective() == pytest.approx(copies, rel=1e-4)
+    states = model.subproblem("states 1")
     assert solve(states, "reference").objective == pytest.approx(solve(states).objective, rel=1e-7)
 
 

@@ -201,6 +201,7 @@ NOT_READ: list[tuple[Any, str]] = [
     (counted, r"tanh in the network \(test_.*py:\d+\) and relu in .* torch.where"),
     (assigned, r"setitem in the network \(test_everyday.*py:\d+\) assigns"),
     (lambda s, x: (s.one(x), x), "returns one tensor of its inputs, and this returns tuple"),
+    (lambda s, x: torch.vmap(s.one)(x), "do without torch.vmap"),
     (lambda s, x: x @ x.T + s.one(x).sum(), r"matmul in the network \(.*\) mixes samples"),
     (lambda s, x: s.one(x) + torch.tensor(x.numpy()[0, 0]), r"off .* at other values than the ex"),
     (lambda s, x: s.one(x) * float(len(x)), r"is off by .* first at mul in the network \(.*\d"),
