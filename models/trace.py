@@ -106,7 +106,7 @@ class Trace:
     """
 
     start: float
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list, repr=False)  # of hundreds
     ending: Ending = Ending.BUDGET
     max_iter: int = 0
     method: Any = None
