@@ -18,6 +18,7 @@ Test = Callable[[Subject], Check]
 
 _TYPES = (torch.float32, torch.float64)
 _MODERATE, _WIDE = 30.0, 1e6  # pre-activations up to which phi is finite, and no NaN
+_FAR, _SHORT = 1e12, 1e-3  # where phi is at an end of its domain, but for so much
 _RANDOM_PAIRS = 400
 _SQUARED = 1e150  # of phi, whose square float64 holds
 _ROUNDING = 1e-9  # of phi
@@ -48,6 +49,7 @@ def properties(subject: Subject) -> Iterator[Test]:
         (excess, declares("excess")),
         (divergence, True),
         (outside, True),
+        (reached, alone and declares("ends")),
         (offset, True),
         (prox_stationary, alone or declares("prox")),
         (slope, alone),
@@ -527,6 +529,16 @@ def outside(subject: Subject) -> Check:
     tell = "v = {} lies outside the domain, potential_value gives {}."
     name, tested = "potential_value: infinite outside", f"{len(points)} samples outside"
     return judge(name, tested, (~values.isposinf()).double(), 0.0, tell, points, values)
+
+
+def reached(subject: Subject) -> Check:
+    """Check that phi comes to the ends of its domain that are finite, where |u| is large."""
+    activation = subject.activation
+    u = torch.tensor([[-_FAR], [_FAR]], dtype=torch.float64)
+    found, ends = activation.forward(u).detach(), torch.tensor(activation.ends).double()[:, None]
+    off = torch.where(ends.isfinite()[:, 0], relative(found, ends), 0.0)
+    tell = "phi({}) is {}, and the end of the domain is declared as {}."
+    return judge("ends: those of phi", "both ends", off, _SHORT, tell, u, found, ends)
 
 
 def _outside(subject: Subject) -> Tensor:

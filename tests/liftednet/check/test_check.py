@@ -147,6 +147,13 @@ REFUSED: dict[str, tuple[Declare, str]] = {
         off(Softmax, offset=lambda _, n: torch.zeros(1, dtype=torch.float64)), "offset",
     ),
     "wrong excess": (off(activations.LeakyReLU, excess=lambda _, v: cp.sum_squares(v) / 2), EXCESS),
+    "ends that phi never meets": (  # of which v > 0
+        off(Activation, ends=(-1.0, torch.inf), lipschitz=1.0,
+            potential=lambda _, v: cp.sum_squares(v) / 2 - cp.sum(cp.log(v)),
+            forward=lambda _, u: (u + (u * u + 4).sqrt()) / 2,
+            prox=lambda _, w, t: (w + (w * w + 4 * t * (1 + t)).sqrt()) / (2 + 2 * t)),
+        "ends: those of phi",
+    ),
     "concave excess": (off(Identity, excess=lambda _, v: -cp.sum_squares(v)), EXCESS),
 }  # fmt: skip
 
