@@ -181,6 +181,11 @@ class Prepared(Predictor):
     def _first_standardization(self, data: Data, lipschitz: float | None) -> Standardization:
         goes_on = self.warm_start and self._fit is not None
         if goes_on and self._known.standardization.moments:
+            if self.standardize is False:
+                raise DataError(
+                    "standardize=False, but warm_start=True goes on from weights of data on a "
+                    "common scale: leave standardize as it was, or fit without warm_start."
+                )
             before = self._known.standardization.moments
             return standardization_of(self.network, data, before=before)
         if self.standardize is False:

@@ -100,7 +100,8 @@ class Settings:
         dtype: torch.float32 or torch.float64; None takes that of X, but float64 for recurrent
             networks, where long sequences amplify the rounding of float32.
         device: where the model lives, such as "cpu" or "cuda".
-        warm_start: whether another `fit` goes on from the weights and states that are there.
+        warm_start: whether another `fit` goes on from the weights and states that are there, on
+            the scales of the data of the first.
         refit_output: whether at the end the last layer, which must be dense, is fitted to the
             forward features of all samples by one convex problem, min over W, b of the loss + the
             penalty + pull |W - W_0|_F^2, W_0 from training, to a relative residual of 1e-3 where

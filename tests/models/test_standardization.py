@@ -10,14 +10,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from liftednet import LiftedClassifier, to_torch
 from liftednet.activations import ReLU, Tanh
-from liftednet.errors import FitWarning
+from liftednet.errors import DataError, FitWarning
 from liftednet.losses import SimplexCrossEntropy, SquaredError
 from liftednet.models import Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.storage import load, save
 from liftednet.penalties import Nonnegative, SpectralNorm
 from liftednet.samples import Weights
 from tests.draws import normal
-from tests.models.networks import told, warned
+from tests.models.networks import refuses, told, warned
 from tests.models.registry import BY_NAME
 
 
@@ -107,6 +107,8 @@ def test_a_warm_start_keeps_its_scales():
     model.method = Minibatch(epochs=1, rate=1e-12)
     model.fit(50 * x, y)
     torch.testing.assert_close(model.predict(x), before, rtol=1e-6, atol=1e-8)
+    model.standardize = False
+    refuses(DataError, "goes on from weights of data on a common scale", model.fit, x, y)
 
 
 def test_a_constraint_that_folding_would_break_keeps_the_maps_as_layers(tmp_path):
