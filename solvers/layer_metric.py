@@ -300,7 +300,8 @@ class LayerMetric:
         mean = (self.mean.to(like) / variance).to(like)
         looked = torch.cat([self._vectors.T, mean.unsqueeze(0)[: int(self._bias)]])
         scales = (1 / variance).to(like), of_bias.to(like)
-        return _Scales(shares.unsqueeze(1), *scales, looked, mean @ self._vectors)
+        along = looked[: len(shares)] @ mean  # not by the vectors, which lie otherwise in a file
+        return _Scales(shares.unsqueeze(1), *scales, looked, along)
 
 
 def _square(matrix: Tensor) -> Tensor:
