@@ -447,13 +447,16 @@ class Design:
 
     def cross(self, targets: Tensor) -> Tensor:
         """Return [X - shift, 1]'V in float64."""
-        units, features = targets.shape[1], self.features
-        found = self.inputs.new_zeros(units, features + self.bias, dtype=torch.float64)
+        units, columns = targets.shape[1], self.features + self.bias
+        found = self.inputs.new_zeros(units, columns, dtype=torch.float64)
+        # With few samples X as it stands, without ones; else as with the Gram matrix, to the bit.
+        design = replace(self, bias=False) if self.wide else self
         with threads(self.inputs.numel() * units):
-            for part, chunk in replace(self, bias=False).rows(units):  # no ones: X as it stands
+            for part, chunk in design.rows(units):
                 rows = self._counted(targets, part).T
-                found[:, :features] += rows @ chunk
-                found[:, features:] += rows.sum(1, keepdim=True)
+                found[:, : chunk.shape[1]] += rows @ chunk
+                if chunk.shape[1] < columns:
+                    found[:, -1] += rows.sum(1)
         return processes.total(found)[0].T
 
     def cross_with_gram(self, targets: Tensor) -> Tensor:
