@@ -84,7 +84,9 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
         found = super().solve(problem, start, cache)
         if found.status is not Status.STALLED or not problem.small:
             return found
-        started, descent = time.perf_counter() - found.seconds, weight_descent(problem, found.value)
+        started, first = time.perf_counter() - found.seconds, start or problem.zeros()
+        ran_away = found.objective > problem.measure(first).objective
+        descent = weight_descent(problem, first if ran_away else found.value)
         at, more = dense_newton(descent, descent.starting_point(), found.tolerance)
         value, steps = problem.design.centered.split(at.y), found.iterations + more
         further = self.judged(problem, value, steps, started, found.tolerance)

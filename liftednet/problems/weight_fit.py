@@ -260,6 +260,8 @@ class WeightFit(Fit[Weights]):
             residual += self._unseen(stacked) / scale
         hidden *= self.design.rounding * self.lam
         size = self.lam * self.design.mass * self._unit + abs(objective) or 1.0
+        if value.bias is not None and not self.divergence.quadratic:
+            residual = max(residual, self._run_away(stacked, violation[-1], residual * size) / size)
         if judgement.gap > 0:
             against = size
             if isfinite(self.penalty.reach):
@@ -292,6 +294,17 @@ class WeightFit(Fit[Weights]):
             if square.smooth:
                 gradient = square.stationarity(weight, gradient, 0.0)
         return sets[0].duals(weight, gradient)
+
+    def _run_away(self, stacked: Tensor, slope: Tensor, told: float) -> float:
+        """Return what biases back at 0 may gain, or less than is told.
+
+        Where phi is 0 for all samples targets next to 0 are all that holds a bias.
+        """
+        away = (slope * stacked[-1]).abs()
+        if not float(away.max()) > told:
+            return 0.0
+        bent = slope.square() / (2 * self._curvature_of_bias(stacked))
+        return float(torch.minimum(away, bent).max())
 
     def _hidden(self, stacked: Tensor, gradient: Tensor, violation: Tensor, told: float) -> float:
         """Return by how much the objective may still fall, or `told` where that is no less.

@@ -303,3 +303,22 @@ def test_large_inputs_hide_no_bias_of_a_block(scale: float) -> None:
     found = solve(fit, solvers.Accelerated(max_iterations=300))
     assert found.objective >= least - 1e-9 * least
     assert found.objective <= (1 + 1e-6) * least or found.status is not Status.SOLVED
+
+
+def test_a_bias_that_nothing_but_tiny_targets_holds_does_not_run_away() -> None:
+    """Where phi is 0 for all samples the objective rises with -b, next to nothing for each."""
+    for seed in (72, 103, 125):
+        draw = torch.Generator().manual_seed(seed)
+        x = torch.randn(30, 2, generator=draw, dtype=torch.float64)
+        v = (x @ torch.randn(2, 3, generator=draw, dtype=torch.float64)).relu()
+        tiny = 10.0 ** -float(torch.randint(4, 10, (1,), generator=draw))
+        v[:, 2] = tiny * (torch.rand(30, generator=draw) < 0.2)
+        fit = WeightFit(tight(activations.ReLU()), Design(x), v, SquaredFrobenius(0.3), 10.0)
+        matrix = 0.5 * torch.randn(2, 3, generator=draw, dtype=torch.float64)
+        begin = Weights(matrix, torch.randn(3, generator=draw, dtype=torch.float64))
+        right = solve(fit, "reference").objective
+        for tolerance in (1e-3, 1e-5, 1e-8):
+            found = GeneralizedLinear(tolerance).solve(fit, begin)
+            solved = found.objective == pytest.approx(right, rel=1e-2)
+            assert solved or found.status is not Status.SOLVED
+            assert found.objective <= fit.measure(begin).objective
