@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from liftednet import Network
-from liftednet.activations import ReLU, Tanh
+from liftednet.activations import ReLU, Sigmoid, Tanh
 from liftednet.layers import Layer, apply, concatenate, convolution, dense
-from liftednet.losses import CrossEntropy
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy
 from liftednet.models import FullBatch, Lifted, Minibatch
 from tests.draws import normal
 from tests.models.registry import BY_NAME
@@ -38,11 +38,15 @@ class Outer(Layer):
         return (self.scale * arguments[0]) @ (2 * weights.matrix)
 
 
-def residual() -> Network:
+def residual(but: str = "") -> Network:
+    """Return a network of two states, but for one thing."""
     network = Network()
-    h = network.state(ReLU(), dense(network.input(4), 5))
-    g = network.state(Tanh(), 0.5 * dense(h, 5, bias=False) + h)
-    network.loss(CrossEntropy(), dense(concatenate(h, g), 3))
+    h = network.state(ReLU(), dense(network.input(4), 5, bias=but != "bias"))
+    top = Sigmoid() if but == "activation" else Tanh()
+    g = network.state(top, 0.5 * dense(h, 5, bias=False) + h)
+    features = network.state(top, dense(g, 5)) if but == "state" else g
+    loss = BinaryCrossEntropy() if but == "loss" else CrossEntropy()
+    network.loss(loss, dense(concatenate(h, features), 3))
     return network
 
 

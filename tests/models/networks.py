@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -39,6 +39,17 @@ def trace_of(model: Lifted) -> Trace:
     """Return the trace of a model that has been fitted."""
     assert model.trace is not None
     return model.trace
+
+
+def outcome(model: Lifted) -> list[Any]:
+    """Return everything that a fit has made, as bytes and numbers."""
+    trace = trace_of(model)
+    tensors = [part for layer in model.weights for part in (layer.matrix, layer.bias)]
+    if model._known.data is not None:
+        tensors += model.states
+    found = [None if tensor is None else tensor.numpy().tobytes() for tensor in tensors]
+    steps = [repr(replace(step, seconds=0.0)) for step in trace.steps]
+    return [found, repr(trace.start), steps, trace.ending, repr(model.activations)]
 
 
 def same_bits(one: Sequence[Weights], other: Sequence[Weights]) -> bool:

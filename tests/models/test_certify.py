@@ -10,16 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from liftednet import LiftedRegressor, Network, certify, to_torch
-from liftednet.activations import ELU, LeakyReLU, ReLU, Sigmoid, Softplus, Tanh
+from liftednet import LiftedRegressor, certify, to_torch
+from liftednet.activations import ReLU, Softplus
 from liftednet.constraints import Bounds, Constraint, Linear
 from liftednet.errors import DataError, DeclarationError, NotFittedError
-from liftednet.layers import concatenate, convolution, dense
-from liftednet.losses import CrossEntropy, SquaredError
-from liftednet.models import Lifted, LiftedMLP, Minibatch
+from liftednet.losses import SquaredError
+from liftednet.models import LiftedMLP, Minibatch
 from liftednet.problems import Weights
-from tests.draws import normal
 from tests.models.networks import refuses
+from tests.models.registry import BY_NAME
 
 X = torch.rand(240, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1, 10, 100.0])
 Y = (X[:, :1] * X[:, 1:2]).sqrt() - X[:, 2:] / 50
@@ -59,23 +58,6 @@ def bends_of(function, inputs, size=100.0):
     with torch.no_grad():
         sides = [[function(x + k * steps * axis) for k in (-1, 0, 1)] for axis in torch.eye(inputs)]
     return torch.stack([a - 2 * b + c for a, b, c in sides], -1)
-
-
-@pytest.mark.parametrize(
-    ("activation", "standardize"),
-    [(ReLU(), True), (LeakyReLU(0.3), False), (ELU(), True), (Sigmoid(), False)],
-    ids=repr,
-)
-def test_a_model_and_its_export_have_one_sound_certificate(activation, standardize):
-    model = LiftedMLP(
-        (3, 8, 6, 1), activation, SquaredError(), monotonic_cst=[1, 0, -1], method=BRIEF,
-        standardize=standardize, dtype=torch.float64,
-    ).fit(X, Y)  # fmt: skip
-    facts, network = certify(model), to_torch(model)
-    require_sound(facts, network)
-    assert facts.increasing == (0,) and facts.decreasing == (2,)
-    again = certify(network)
-    assert torch.allclose(facts.lowest, again.lowest) and facts.lipschitz == again.lipschitz
 
 
 KINDS: dict[str, list[Constraint]] = {
@@ -160,21 +142,12 @@ def test_nothing_is_claimed_of_what_is_not_known():
     assert "not bounded" in str(facts)
 
 
-def test_graphs_with_sums_convolutions_and_two_losses():
-    network = Network()
-    image = network.input(1, 4, 4)
-    both = concatenate(network.state(Tanh(), convolution(image, 2, 3)), image)
-    middle = network.state(ReLU(), dense(both, 5))
-    again = network.state(ReLU(), dense(middle, 5) + middle, bounds=(0.0, 2.0))
-    network.loss(SquaredError(), dense(again, 1))
-    network.loss(CrossEntropy(), dense(again, 3))
-    x = normal(60, 16)
-    model = Lifted(network, method=Minibatch(epochs=2), standardize=False)
-    model.fit(x, (x[:, :1], torch.arange(60) % 3))
-    exported = to_torch(model)
-    facts = certify(model)
-    require_sound(facts, lambda rows: torch.cat(exported(rows.view(-1, 1, 4, 4)), 1), inputs=16)
-    assert facts.lipschitz < torch.inf and facts.lowest.shape == (4, 16)
+def test_outputs_of_two_losses_stand_below_each_other():
+    graph = BY_NAME["two of each"]
+    model = graph.model("tight", BRIEF).fit(graph.x, graph.y)
+    facts, exported = certify(model), to_torch(model)
+    require_sound(facts, lambda rows: torch.cat(exported(*rows.split([4, 2], 1)), 1), inputs=6)
+    assert facts.lipschitz < torch.inf and facts.lowest.shape == (5, 6)
 
 
 @pytest.mark.parametrize(

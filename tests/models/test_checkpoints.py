@@ -29,7 +29,7 @@ from liftednet.models.checkpoint import Keeper
 from liftednet.models.results import Ending, Step
 from liftednet.models.uncertainty import Ball
 from liftednet.storage import read_tensors, replace_file
-from tests.models.networks import labeled, refuses, trace_of
+from tests.models.networks import labeled, outcome, refuses, trace_of
 from tests.models.registry import GRAPHS, SERVED
 
 X, Y = labeled(samples=60)
@@ -57,17 +57,6 @@ def killed_after(writes: int, monkeypatch) -> None:
             raise Killed
 
     monkeypatch.setattr(WRITE, write)
-
-
-def outcome(model: Lifted) -> list[Any]:
-    """Everything that a fit has made, as bytes and numbers."""
-    trace = trace_of(model)
-    tensors = [part for layer in model.weights for part in (layer.matrix, layer.bias)]
-    if model._known.data is not None:
-        tensors += model.states
-    found = [None if tensor is None else tensor.numpy().tobytes() for tensor in tensors]
-    steps = [repr(replace(step, seconds=0.0)) for step in trace.steps]
-    return [found, repr(trace.start), steps, trace.ending, repr(model.activations)]
 
 
 def resumed(make, fit, path, monkeypatch, writes) -> Any:

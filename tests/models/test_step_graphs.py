@@ -19,8 +19,8 @@ from liftednet.penalties import L1, Nonnegative, RowNorm
 from liftednet.solvers.layer_metric import LayerMetric
 from tests.draws import normal
 from tests.models.from_torch.torch_networks import Sequences
-from tests.models.networks import labeled
-from tests.models.test_checkpoints import outcome, resumed
+from tests.models.networks import labeled, outcome
+from tests.models.test_checkpoints import resumed
 
 X, Y = labeled(samples=60)
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softsign
 
-from liftednet import activations
+from liftednet import activations, penalties
 from liftednet.activation import Activation
 from liftednet.divergences import Divergence, joint, tight
-from liftednet.losses import OutputLoss, SimplexCrossEntropy, SquaredError
-from liftednet.penalties import L1, Penalty, SquaredFrobenius
+from liftednet.losses import Huber, OutputLoss, Quantile, SimplexCrossEntropy, SquaredError
+from liftednet.penalties import L1, GroupLasso, Nonnegative, Penalty, SquaredFrobenius
 from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit
 from liftednet.solvers import get_solver, solver_names
 from tests.draws import normal
@@ -28,8 +28,18 @@ ACTIVATIONS: tuple[Activation, ...] = (
     activations.Sign(), activations.Softmax(), activations.SimplexProjection(),
     Activation.from_function(softsign),
 )  # fmt: skip
+LOSSES = SquaredError(), Huber(0.7), Quantile(0.3)
 SAMPLES, INPUTS, UNITS, ABOVE = 5, 4, 3, 2
 RIDGE = SquaredFrobenius(0.1)
+SIGNED = penalties.Signs(torch.tensor([[1.0], [-1.0], [0.0], [1.0]]))
+PENALTIES: tuple[Penalty, ...] = (
+    SquaredFrobenius(0.3), SquaredFrobenius(0.3, torch.ones(4, 3, dtype=torch.float64)), L1(0.4),
+    GroupLasso(0.5), Nonnegative(), Nonnegative(0.2), penalties.RowNorm(0.7),
+    penalties.SpectralNorm(0.8), L1(0.2) + Nonnegative(0.1), penalties.ColumnNorm(0.5), SIGNED,
+    RIDGE + GroupLasso(0.2) + penalties.RowNorm(0.7),
+    RIDGE + Nonnegative() + penalties.SpectralNorm(0.4),
+    penalties.FixedZeros(torch.tensor([[1.0, 0.0, 0.0]])) + L1(0.2),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -110,8 +120,9 @@ def _cases() -> Iterator[Case]:
             yield Case(f"weights, {label}", partial(weight_fit, one))
             yield Case(f"states, {label}", partial(state_fit, one, (one,)))
             yield Case(f"states with two links, {label}", partial(state_fit, one, (one, squared)))
-        label = f"outputs, squared loss, {_named(activation)}"
-        yield Case(label, partial(output_fit, SquaredError(), tight(activation)))
+        for loss in LOSSES if activation.per_unit else LOSSES[:1]:
+            label = f"outputs, {loss!r}, {_named(activation)}"
+            yield Case(label, partial(output_fit, loss, tight(activation)))
     outputs = partial(output_fit, SimplexCrossEntropy(), simplex)
     yield Case("outputs, simplex cross-entropy", outputs)
     for activation in (Stated(), QUARTIC):
@@ -120,6 +131,8 @@ def _cases() -> Iterator[Case]:
             states = partial(state_fit, one, (one,))
             yield Case(f"states, declared, {kind} {_named(activation)}", states)
     for kind, one in _divergences(activations.Sigmoid()):
+        for penalty in PENALTIES:
+            yield Case(f"weights, {kind} {penalty!r}", partial(weight_fit, one, penalty=penalty))
         for penalty in (RIDGE, L1(0.05)):
             for bias, samples in ((True, 9), (False, 3)):
                 fit = partial(weight_fit, one, bias=bias, penalty=penalty, samples=samples)

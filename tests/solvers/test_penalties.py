@@ -25,33 +25,7 @@ from liftednet.solvers import solve
 from liftednet.solvers.newton_weights import proximal_newton
 from tests.draws import normal
 from tests.models.networks import refuses
-from tests.solvers.registry import weight_fit
-
-RIDGE = SquaredFrobenius(0.1)
-SIGNED = penalties.Signs(torch.tensor([[1.0], [-1.0], [0.0], [1.0]]))
-PENALTIES: list[Penalty] = [
-    SquaredFrobenius(0.3), SquaredFrobenius(0.3, torch.ones(4, 3, dtype=torch.float64)), L1(0.4),
-    GroupLasso(0.5), Nonnegative(), Nonnegative(0.2), penalties.RowNorm(0.7),
-    penalties.SpectralNorm(0.8), L1(0.2) + Nonnegative(0.1), penalties.ColumnNorm(0.5), SIGNED,
-    RIDGE + GroupLasso(0.2) + penalties.RowNorm(0.7),
-    RIDGE + Nonnegative() + penalties.SpectralNorm(0.4),
-    penalties.FixedZeros(torch.tensor([[1.0, 0.0, 0.0]])) + L1(0.2),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("penalty", PENALTIES, ids=repr)
-@pytest.mark.parametrize(
-    ("kind", "dtype"), [(tight, torch.float64), (joint, torch.float64), (joint, torch.float32)]
-)
-def test_fit_agrees_with_the_reference(penalty: Any, kind: Any, dtype: torch.dtype) -> None:
-    problem = replace(weight_fit(kind(activations.Sigmoid()), dtype), penalty=penalty)
-    exact = replace(weight_fit(kind(activations.Sigmoid()), torch.float64), penalty=penalty)
-    solution, reference = solve(problem, "proximal-weights"), solve(exact, "reference")
-    gap = abs(solution.objective - reference.objective) / (1 + abs(reference.objective))
-    assert gap < (1e-6 if dtype is torch.float64 else 1e-4)
-    assert solution.residual <= (1e-8 if dtype is torch.float64 else 1e-5)
-    assert solve(problem).residual <= (1e-8 if dtype is torch.float64 else 1e-5)
-
+from tests.solvers.registry import RIDGE, SIGNED, weight_fit
 
 SETS: list[Penalty] = [
     Nonnegative(), Nonnegative(0.2) + RIDGE, penalties.FixedZeros(torch.eye(4, 3)),

@@ -12,7 +12,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from liftednet.errors import DataError
 from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.solvers.compiled import lanes, loops
 from tests.draws import normal
+from tests.models.networks import outcome
 from tests.torture.report import Finding
 
 _KILLS = 100
@@ -100,19 +100,7 @@ def _train(name: str, checkpoint: Path | None, result: Path) -> None:
     except DataError as error:
         result.write_text(f"refused: {error}")
         return
-    result.write_text(_digest(model))
-
-
-def _digest(model: Lifted) -> str:
-    assert model.trace is not None
-    found = hashlib.sha256(repr(model.activations).encode())
-    for layer in model.weights:
-        found.update(layer.stacked().contiguous().numpy().tobytes())
-    for state in model.states if model._known.data is not None else ():
-        found.update(state.contiguous().numpy().tobytes())
-    history = [replace(step, seconds=0.0) for step in model.trace.steps]
-    found.update(repr((model.trace.start, history, model.trace.ending)).encode())
-    return found.hexdigest()
+    result.write_text(hashlib.sha256(repr(outcome(model)).encode()).hexdigest())
 
 
 def _kills(nursery: _Nursery, most: int) -> Finding:

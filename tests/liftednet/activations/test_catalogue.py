@@ -1,4 +1,4 @@
-"""Every activation: closed forms, SciPy, digits against mpmath, proximal maps, slopes."""
+"""Every activation: closed forms, digits against mpmath, proximal maps, slopes."""
 
 from __future__ import annotations
 
@@ -8,32 +8,15 @@ from typing import Any
 import mpmath
 import pytest
 import torch
-from scipy import integrate
 from torch import nn
 
 from liftednet import Activation, activations, check_activation
 from liftednet.activations import LeakyReLU, PReLU
 from liftednet.errors import DataError, DeclarationError
 from tests.draws import normal
-from tests.liftednet.activations.catalogue import SEPARABLE
 from tests.models.networks import refuses
 
 by_name = pytest.mark.parametrize
-
-
-@by_name("activation", SEPARABLE, ids=repr)
-@by_name("u", [-7.3, -1.2, 0.0, 0.4, 3.1, 9.0])
-def test_conjugate_is_the_integral_of_forward(activation, u):
-    """Phi*(u) - Phi*(0) by SciPy's quadrature, split at the kinks."""
-    kinks = (-math.pi / 2, -1, 1, math.pi / 2, 2, 3)
-    inside = [x for x in kinks if min(0, u) < x < max(0, u)] or None
-
-    def phi(x):
-        return float(activation.forward(torch.tensor([[x]], dtype=torch.float64)))
-
-    right, _ = integrate.quad(phi, 0, u, points=inside, epsabs=1e-12, epsrel=1e-12, limit=200)
-    ends = activation.conjugate_value(torch.tensor([[u], [0.0]], dtype=torch.float64))
-    assert float(ends[0] - ends[1]) == pytest.approx(right, rel=1e-9, abs=1e-9)
 
 
 PAIRS = [

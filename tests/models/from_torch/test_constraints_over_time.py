@@ -12,20 +12,14 @@ from liftednet.errors import DataError
 from liftednet.losses import SquaredError
 from liftednet.models import constraints
 from tests.models.networks import refuses
+from tests.models.programs.networks import Called
 
 
-class Steps(nn.Module):
-    """A recurrence, and an answer at every step, right from its states or through a layer."""
-
-    def __init__(self, kind: type[nn.Module], between: bool) -> None:
-        super().__init__()
-        self.recurrence = kind(2, 6, batch_first=True)
-        self.between = nn.Sequential(nn.Linear(6, 7), nn.Tanh()) if between else nn.Identity()
-        self.answer = nn.Linear(7 if between else 6, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        answers: Tensor = self.answer(self.between(self.recurrence(x)[0]))
-        return answers
+def steps(kind: type[nn.Module], between: bool) -> nn.Module:
+    """Return a recurrence, and an answer at every step, of its states or through a layer."""
+    states = kind(2, 6, batch_first=True), Called(lambda found: found[0])
+    middle = (nn.Linear(6, 7), nn.Tanh()) if between else ()
+    return nn.Sequential(*states, *middle, nn.Linear(7 if between else 6, 1)).double()
 
 
 def drawn() -> tuple[Tensor, Tensor]:
@@ -39,7 +33,7 @@ def test_steps_of_torch_recurrences_meet_constraints(kind, between, monkeypatch)
     monkeypatch.setattr(constraints, "_MOST", 10)
     torch.manual_seed(0)
     x, y = drawn()
-    model = lift(Steps(kind, between).double(), x[:2], loss=SquaredError(), show=False, max_iter=5)
+    model = lift(steps(kind, between), x[:2], loss=SquaredError(), show=False, max_iter=5)
     tops = torch.where(torch.arange(12) < 6, 2.0, 1.5).double()  # of all steps of a sample
     held = [Rising(), Total(upper=4.0), Bounds(upper=tops.repeat_interleave(3).unsqueeze(1))]
     assert max(violations(held[2:], y.reshape(-1, 1))) > 0.3

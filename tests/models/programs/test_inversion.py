@@ -12,7 +12,7 @@ from torch import nn
 from liftednet import LiftedClassifier, LiftedRegressor, certify, invert, robustness_radius
 from liftednet.errors import DataError, DeclarationError, SolverError
 from tests.models.networks import refuses
-from tests.models.programs.networks import drawn, grid, stated, values
+from tests.models.programs.networks import Called, drawn, grid, stated, values
 
 RNG = np.random.default_rng(0)
 
@@ -68,16 +68,8 @@ def test_a_smooth_network_is_inverted_with_a_proof(activation) -> None:
 
 @pytest.mark.parametrize("kind", ["tanh", "relu"])
 def test_the_inputs_of_all_steps_of_a_recurrence_are_found(kind) -> None:
-    class Last(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.recurrence = nn.RNN(2, 4, 2, kind, bidirectional=True, batch_first=True)
-            self.readout = nn.Linear(8, 2)
-
-        def forward(self, x):
-            return self.readout(self.recurrence(x)[0].sum(1))
-
-    network = drawn(Last())[0]
+    recurrence = nn.RNN(2, 4, 2, kind, bidirectional=True, batch_first=True)
+    network = drawn(recurrence, Called(lambda found: found[0].sum(1)), nn.Linear(8, 2))
     x = RNG.uniform(-1, 1, (1, 3, 2))
     variable, program = stated(network, 6, example=torch.from_numpy(x))
     wanted = values(network, x)[0]
