@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from liftednet import Activation, Network, activations, check_activation
-from liftednet.divergences import joint, tight
+from liftednet.divergences import tight
 from liftednet.errors import DeclarationError
 from liftednet.models import LiftedMLP
 from tests.draws import normal
@@ -22,19 +22,6 @@ def test_what_cannot_be_derived_is_asked_for_by_name():
     refuses(DeclarationError, "does not declare `conjugate`", Ball().conjugate, cp.Variable((2, 3)))
     refuses(DeclarationError, "does not declare `prox`", Ball().prox, u, 1.0)
     refuses(DeclarationError, "does not declare `forward`", Activation().forward, u)
-
-
-def test_an_activation_prints_with_its_own_parameters() -> None:
-    class Own(Activation):
-        def __init__(self) -> None:
-            self.a, self.per_unit = 3.0, True
-
-    assert repr(Own()) == "Own(a=3.0, per_unit=True)"
-
-
-@pytest.mark.parametrize("activation", [activations.Sign(), Activation.from_function(torch.exp)])
-def test_a_joint_divergence_needs_a_lipschitz_constant(activation):
-    refuses(DeclarationError, "Lipschitz", joint, activation)
 
 
 def binary_entropy(v):

@@ -72,13 +72,6 @@ def test_gradient_and_curvature_are_those_of_the_value(activation, kind, pair):
 STEPS = [Quantized(), Quantized(2, -1.0, 1.0), Quantized(5, -1.0, 2.0), Sign()]
 
 
-def test_the_nearest_level_is_taken(generator):
-    u = 2 * normal(50, 3, seed=generator)
-    thirds = np.round((u.numpy().clip(-1, 2) + 1) / 0.75) * 0.75 - 1
-    np.testing.assert_allclose(Quantized(5, -1.0, 2.0).forward(u), thirds)
-    np.testing.assert_allclose(Quantized().forward(u), u.numpy() > 0.5)
-
-
 def test_the_margin_of_a_sign_is_a_hinge(generator):
     u = 2 * normal(40, 1, seed=generator)
     v = normal(40, 1, seed=generator).sign()

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -176,9 +175,8 @@ UNITS = [
 
 @pytest.mark.parametrize(("moved", "noise", "dtype"), UNITS)
 def test_an_estimator_is_exported_in_float32_where_that_loses_nothing(
-    moved, noise, dtype, tmp_path
+    moved, noise, dtype, tmp_path, draw
 ) -> None:
-    draw = np.random.default_rng(0)
     X = draw.uniform(-1, 1, (60, 2))
     y = 3 * X[:, 0] - X[:, 1] + noise * draw.normal(size=60)
     fitted = LiftedRegressor((3,), "identity", random_state=0).fit(X + moved, y)

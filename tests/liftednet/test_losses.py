@@ -122,20 +122,19 @@ def test_a_declared_loss_is_solved_and_certified_by_cvxpy(activation: Any) -> No
 
 
 def test_a_declared_loss_that_is_not_convex_is_refused() -> None:
-    with pytest.raises(DeclarationError, match="DCP"):
-        solve(fit(losses.Declared(lambda y, z: -cp.sum_squares(y - z)), activations.Identity()))
-    with pytest.raises(DeclarationError, match=r"Declared.*cannot be stated"):
-        wrong: Any = lambda y, z: y.nothing  # noqa: E731
-        losses.Declared(wrong).output_values(torch.zeros(2, 1), torch.zeros(2, 1))
+    concave = fit(losses.Declared(lambda y, z: -cp.sum_squares(y - z)), activations.Identity())
+    refuses(DeclarationError, "DCP", solve, concave)
+    wrong, zero = losses.Declared(lambda y, z: y.nothing), torch.zeros(2, 1)
+    refuses(DeclarationError, r"Declared.*cannot be stated", wrong.output_values, zero, zero)
 
 
 @pytest.mark.parametrize("whole", [cp.max, cp.mean, cp.norm], ids=lambda f: str(f.__name__))
 def test_a_declared_loss_is_a_sum_over_samples_that_has_the_outputs(whole: Any) -> None:
     loss = losses.Declared(lambda y, z: whole(cp.abs(y - z)))
-    with pytest.raises(DeclarationError, match="a sum over the samples: of 3 rows together it is"):
-        loss.output_values(torch.arange(3.0)[:, None], torch.zeros(3, 1))
-    with pytest.raises(DeclarationError, match="without z"):
-        solve(fit(losses.Declared(lambda y, _: cp.sum_squares(y)), activations.Identity()))
+    words, rows = "a sum over the samples: of 3 rows together it is", torch.arange(3.0)[:, None]
+    refuses(DeclarationError, words, loss.output_values, rows, torch.zeros(3, 1))
+    without = fit(losses.Declared(lambda y, _: cp.sum_squares(y)), activations.Identity())
+    refuses(DeclarationError, "without z", solve, without)
 
 
 BAD: list[tuple[Any, str]] = [
@@ -214,8 +213,7 @@ def test_an_activation_goes_by_the_name_and_the_module_of_torch(module) -> None:
 
 
 def test_an_activation_of_torch_with_settings_is_no_other_one() -> None:
-    with pytest.raises(DeclarationError, match="from_function"):
-        LiftedMLP((2, 3, 1), nn.LeakyReLU(0.5))  # type: ignore[arg-type]
+    refuses(DeclarationError, "from_function", LiftedMLP, (2, 3, 1), nn.LeakyReLU(0.5))
     assert type(activation_of("logistic")) is Sigmoid
     assert type(activation_of(nn.Sigmoid())) is type(activation_of("sigmoid")) is Sigmoid
     assert type(activation_of(nn.LeakyReLU(inplace=True))) is LeakyReLU

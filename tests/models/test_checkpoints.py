@@ -101,6 +101,7 @@ OWN: list[tuple[str, Any, dict[str, Any]]] = [
         {"dtype": torch.float32, "activations": activations.Tanh()},
     ),
     ("normal", GaussNewton(60, form="normal"), {}),
+    ("evidence", GaussNewton(25, evidence=True), {"activations": activations.Tanh()}),
     ("missing", SHORT, {"missing": True}),
     ("norms", SHORT, {"lipschitz": 9.0, "dtype": torch.float32}),
 ]
@@ -114,7 +115,8 @@ def test_whatever_a_method_remembers_comes_back(name, method, options, tmp_path,
 
     make = partial(LiftedMLP, (4, 8, 3), method=method, **options)
     whole = outcome(fit(make()))
-    for kills in ((1, 2, 3), ()):  # and again, where it is finished
+    last = 9 if name == "evidence" else 3  # after the first look at it
+    for kills in ((1, 2, last), ()):  # and again, where it is finished
         found = resumed(make, fit, tmp_path / "training", monkeypatch, kills)
         assert outcome(found) == whole
 

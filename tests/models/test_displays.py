@@ -91,8 +91,7 @@ def test_partial_dependence_is_the_mean_and_no_answer_leaves_its_range(monkeypat
     assert (found.high - found.low < 3 * exact).all()
 
 
-def test_partial_dependence_of_missing_entries_is_between_the_others() -> None:
-    draw = np.random.default_rng(0)
+def test_partial_dependence_of_missing_entries_is_between_the_others(draw) -> None:
     X = pd.DataFrame(draw.normal(size=(60, 2)), columns=["a", "b"])
     X.loc[::7, "b"] = np.nan
     found = LiftedRegressor((5,), missing=True, random_state=0).fit(X, X["a"])

@@ -18,7 +18,7 @@ from torch.func import functional_call, jacrev
 
 from liftednet import LiftedClassifier, LiftedRegressor, Network, lift, load, posterior, save
 from liftednet.activations import Tanh
-from liftednet.errors import DataError, DeclarationError, FitWarning, NotFittedError, SolverError
+from liftednet.errors import DataError, DeclarationError, NotFittedError, SolverError
 from liftednet.layers import dense
 from liftednet.losses import SquaredError
 from liftednet.models import GaussNewton, Lifted, LiftedMLP, LiftedRNN, error_bars
@@ -88,10 +88,9 @@ def test_copies_and_odd_weights_are_told_where_chance_does_not_make_them(draw) -
     few: dict[str, Any] = {"hidden_layer_sizes": (4,), "max_iter": 2, "random_state": 0}
     heavy: dict[str, Any] = {"sample_weight": np.full(40, 1.5)}
     for rows, answers, options in ((np.repeat(X, 2, 0), np.repeat(y, 2), {}), (X, y, heavy)):
-        with pytest.warns(FitWarning, match="40 different samples count as (80|60)"):
-            LiftedRegressor(**few).fit(rows, answers, **options)
-    with pytest.warns(FitWarning, match="40 samples count as 1 by their weights"):
-        LiftedRegressor(**few).fit(X, y, sample_weight=np.full(40, 1 / 40))
+        words, fit = "40 different samples count as (80|60)", LiftedRegressor(**few).fit
+        warned(words, fit, rows, answers, **options)
+    warned("40 samples count as 1 by their weights", fit, X, y, sample_weight=np.full(40, 1 / 40))
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*samples count")
         LiftedRegressor(**few).fit(X, y, sample_weight=draw.uniform(0.8, 1.2, 40))

@@ -193,21 +193,6 @@ def test_numbers_out_of_range_are_refused():
         refuses(DataError, name, Minibatch, **{name: value})
 
 
-def test_steps_never_take_the_memory_of_weights_that_an_epoch_has_kept():
-    kept: list[torch.Tensor] = []
-    copies: list[torch.Tensor] = []
-    model = LiftedMLP((4, 8, 3), method=SHORT)
-
-    def keep(step: Step) -> None:
-        assert model._fit is not None
-        kept.extend(layer.matrix for layer in model._fit.weights)
-        copies.extend(layer.matrix.clone() for layer in model._fit.weights)
-
-    model.fit(X, Y, on_step=keep)
-    assert len(kept) == 6
-    assert all(torch.equal(matrix, copy) for matrix, copy in zip(kept, copies, strict=True))
-
-
 def test_what_does_not_go_together_is_refused():
     loader, rows = DataLoader(TensorDataset(X, Y)), DataLoader(TensorDataset(X))
     short, loss = LiftedMLP((4, 8, 3), method=SHORT), losses.SimplexCrossEntropy()

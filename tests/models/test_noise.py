@@ -16,12 +16,12 @@ from scipy.stats import nbinom, norm, poisson
 from sklearn.linear_model import HuberRegressor, PoissonRegressor
 
 from liftednet import LiftedRegressor, load, posterior, save
-from liftednet.errors import DataError, FitWarning
+from liftednet.errors import DataError
 from liftednet.losses import Huber, Loss, Poisson
 from liftednet.models import GaussNewton, LiftedMLP
 from liftednet.noise import Noise
 from liftednet.predictions import CountPrediction
-from tests.models.networks import refuses
+from tests.models.networks import refuses, warned
 
 BY_EVIDENCE = GaussNewton(steps=200, evidence=True)
 
@@ -89,8 +89,7 @@ def test_a_linear_network_is_scikit_learns_huber_regression() -> None:
 def test_a_delta_that_is_nothing_beside_an_output_is_told() -> None:
     x, y, _ = with_outliers(60, 0)
     model = LiftedRegressor((), loss="huber:1.0", random_state=0, max_iter=2)
-    with pytest.warns(FitWarning, match="column 1 is .*: nearly all errors are absolute"):
-        model.fit(x, np.c_[y, 1e4 * y])
+    warned("column 1 is .*: nearly all errors are absolute", model.fit, x, np.c_[y, 1e4 * y])
 
 
 def test_intervals_hold_and_outliers_move_no_answer(tmp_path: Any) -> None:

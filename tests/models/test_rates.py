@@ -16,7 +16,7 @@ from liftednet.losses import BinaryCrossEntropy, SquaredError
 from liftednet.models import Lifted, LiftedMLP, Minibatch
 from liftednet.models.constraint_report import HeldOut
 from liftednet.models.warranty import verdicts
-from tests.models.networks import refuses
+from tests.models.networks import refuses, warned
 
 QUICK = Minibatch(epochs=5)
 
@@ -144,13 +144,11 @@ def test_a_warranty_is_of_rows_that_no_training_has_seen() -> None:
     model.fit(X, Y, **asked)  # from the start
     refuses(DataError, "warm_start=True", lambda: model.fit(X, Y, **asked))
     again = LiftedMLP((5, 10, 2), method=QUICK, start=model.model_.weights)
-    with pytest.warns(FitWarning, match="weights that were given"):
-        again.fit(X, Y, **asked)
+    warned("weights that were given", again.fit, X, Y, **asked)
 
 
 @pytest.mark.parametrize("steps", [False, True])
-def test_copies_among_rows_set_aside_are_told_and_counted(steps: bool) -> None:
-    draw = np.random.default_rng(0)
+def test_copies_among_rows_set_aside_are_told_and_counted(steps: bool, draw) -> None:
     x, y = np.repeat(draw.normal(size=(120, 3)), 2, 0), draw.integers(0, 2, 240)
     asked: dict[str, Any] = {"constraints": [Rate(of="error", at_most=0.9)], "confidence": 0.9}
     model: Any = LiftedClassifier((3,), max_iter=1, random_state=0)
@@ -173,8 +171,8 @@ def test_copies_among_rows_set_aside_are_told_and_counted(steps: bool) -> None:
 def test_a_kind_of_which_no_row_is_set_aside_is_refused_before_training() -> None:
     model = LiftedClassifier((10,), random_state=0)
     asked = [GroupRates(np.arange(len(Y)) == 0, 0.1)]
-    with pytest.raises(DataError, match=r"rows set aside the selection rate of True is of no row"):
-        model.fit(X, Y, constraints=asked, confidence=0.95)
+    words = "rows set aside the selection rate of True is of no row"
+    refuses(DataError, words, model.fit, X, Y, constraints=asked, confidence=0.95)
     assert not hasattr(model, "model_")
 
 
@@ -245,7 +243,7 @@ def test_rates_that_have_no_meaning_are_refused_before_training() -> None:
 def test_rates_that_no_network_meets_are_told() -> None:
     x = np.repeat([[0.0], [1.0], [2.0]], 10, axis=0)  # shares are 0, 1/3, 2/3 or 1
     model = LiftedClassifier((5,), max_iter=2, random_state=0)
-    with pytest.warns(FitWarning, match="do not meet Rate"):
-        model.fit(x, np.tile([0, 1], 15), constraints=[Rate(at_least=0.4, at_most=0.6)])
+    asked = [Rate(at_least=0.4, at_most=0.6)]
+    warned("do not meet Rate", model.fit, x, np.tile([0, 1], 15), constraints=asked)
     (missed,) = model.model_.constraint_report().violations
     assert missed == pytest.approx(0.4 - 1 / 3) or missed == pytest.approx(0.4)

@@ -153,8 +153,8 @@ def test_a_fit_that_comes_to_nothing_warns():
     warned("constant prediction", LiftedMLP((4, 5, 2), rho=1e5, method=QUICK).fit, x, labels)
     dead = [Weights(torch.ones(4, 5), torch.full((5,), -99.0)),
             Weights(torch.eye(5, 2), torch.zeros(2))]  # fmt: skip
-    with pytest.warns(FitWarning, match="5 of the 5 units"):
-        LiftedMLP((4, 5, 2), start=dead, method=QUICK).fit(x.float(), labels)
+    model = LiftedMLP((4, 5, 2), start=dead, method=QUICK)
+    warned("5 of the 5 units", model.fit, x.float(), labels)
 
 
 def test_units_that_a_penalty_leaves_out_are_not_called_dead():
@@ -203,16 +203,16 @@ def test_classes_without_probability_are_told():
     x, _ = drawn()
     wrong = [Weights(torch.zeros(4, 2), torch.tensor([9.0, -9.0]))]
     model = LiftedMLP((4, 2), loss=SimplexCrossEntropy(), start=wrong, rho=1e9, method=QUICK)
-    with pytest.warns(FitWarning, match="40 of the 120 .* infinite SimplexCrossEntropy"):
-        model.fit(x, (torch.arange(120) % 3 == 0).long())
+    labels = (torch.arange(120) % 3 == 0).long()
+    warned("40 of the 120 .* infinite SimplexCrossEntropy", model.fit, x, labels)
 
 
 @pytest.mark.parametrize("factor", [1e2, 1e6])
 def test_rows_far_from_all_others_are_told(factor):
     x, y = drawn(200)
     x[[17, 90]] *= factor
-    with pytest.warns(FitWarning, match="2 of the 200 rows of input 1, the first of them row 17"):
-        LiftedMLP((4, 5, 1), loss=SquaredError(), method=QUICK).fit(x, y)
+    model = LiftedMLP((4, 5, 1), loss=SquaredError(), method=QUICK)
+    warned("2 of the 200 rows of input 1, the first of them row 17", model.fit, x, y)
 
 
 def test_one_entry_that_stands_for_a_missing_one_is_told():

@@ -39,7 +39,7 @@ from liftednet.storage import CATALOGUE as NAMED
 from liftednet.storage import describe, read_tensors, rebuild, replace_file, write
 from tests.draws import normal
 from tests.models.graphs import NETWORKS, fitted, residual
-from tests.models.networks import refuses, same_bits
+from tests.models.networks import refuses, same_bits, warned
 
 SOFTSIGN = torch.nn.functional.softsign
 
@@ -348,9 +348,8 @@ def test_an_estimator_comes_back_with_labels_columns_and_settings(labels, tmp_pa
     settings: dict[str, Any] = {"penalty": L1(0.01), "max_iter": 20, "class_weight": weights}
     settings["random_state"] = np.random.RandomState(0)
     fitted = LiftedClassifier((4,), **settings).fit(X, y)
-    with pytest.warns(FitWarning, match=r"cannot hold random_state=RandomState.*has the default"):
-        path = save(fitted, tmp_path / "model.safetensors")
-    found = load(path)
+    words, path = "cannot hold random_state=RandomState.*has the default", tmp_path / "model"
+    found = load(warned(words, save, fitted, path))
     assert type(found) is LiftedClassifier and found.class_weight == weights
     assert found.get_params()["hidden_layer_sizes"] == (4,)
     assert repr(found.penalty) == repr(settings["penalty"])

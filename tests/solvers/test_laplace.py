@@ -291,27 +291,6 @@ def test_rho_of_a_linear_network_is_that_of_bayesian_ridge(heads: int, outputs: 
             np.testing.assert_allclose(found.noise[:, column], right.alpha_**-0.5, rtol=1e-2)
 
 
-@pytest.mark.parametrize("last", [0, 12])  # before the first look at the evidence, and after it
-def test_steps_by_evidence_go_on_where_they_were_killed(tmp_path: Any, last: int) -> None:
-    x, y = drawn(40, 3, 0.2)
-    y = y.sin()
-
-    def model() -> LiftedMLP:
-        method = GaussNewton(steps=25, evidence=True)
-        return LiftedMLP((3, 6, 1), Tanh(), SquaredError(), method=method)
-
-    def stop(step: Any) -> None:
-        if step.number == last:
-            raise KeyboardInterrupt
-
-    path = tmp_path / "run.checkpoint"
-    model().fit(x, y, checkpoint=path, on_step=stop)
-    again = model().fit(x, y, checkpoint=path, resume=True)
-    whole = model().fit(x, y)
-    assert torch.equal(again.forward(x), whole.forward(x))
-    assert repr(again.structure.penalties.values()) == repr(whole.structure.penalties.values())
-
-
 def test_steps_whose_evidence_is_lost_in_rounding_say_that_they_have_not_ended(monkeypatch) -> None:
     x, y = drawn(40, 3, 0.2)
     model = LiftedMLP((3, 4, 1), Tanh(), SquaredError(), method=GaussNewton(evidence=True))

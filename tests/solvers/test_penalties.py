@@ -219,15 +219,11 @@ def test_groups_are_those_of_scikit_learn(seed: int) -> None:
     assert bool((found.matrix == 0).all(1).equal(torch.from_numpy((exact.coef_ == 0).all(0))))
 
 
-def test_a_penalty_of_another_shape_is_refused() -> None:
-    x, y = data(60, 6, 2, 0)
-    five = torch.ones(5, 5)
+def test_penalties_of_another_shape_or_of_columns_are_refused() -> None:
+    (x, y), five = data(60, 6, 2, 0), torch.ones(5, 5)
     for one in (penalties.Signs(five), SquaredFrobenius(1.0, center=five)):
         refuses(DataError, r"\(5, 5\) cannot be", solve, WeightFit(SQUARED, Design(x), y, one))
-
-
-def test_a_penalty_of_columns_is_refused() -> None:
-    x, y = data(60, 6, 2, 0)
-    for penalty in (penalties.ColumnNorm(1.0), GroupLasso(1.0) + Nonnegative()):
-        with pytest.raises(DeclarationError, match="each entry or row by itself, not"):
-            solve(WeightFit(SQUARED, Design(x), y, penalty), "coordinate-descent")
+    for of_columns in (penalties.ColumnNorm(1.0), GroupLasso(1.0) + Nonnegative()):
+        fit = WeightFit(SQUARED, Design(x), y, of_columns)
+        words = "each entry or row by itself, not"
+        refuses(DeclarationError, words, solve, fit, "coordinate-descent")

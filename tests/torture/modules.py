@@ -46,7 +46,7 @@ def verdict(seed: int) -> tuple[bool, str]:
     except Exception as error:
         return False, f"{type(error).__name__}: {error}"
     known = claim.lipschitz < torch.inf or bool(claim.convex.any() | claim.concave.any())
-    return known, _contradiction(network, claim, seed)
+    return known, contradiction(network.eval(), claim, seed, network.dtype)
 
 
 # Modules.
@@ -183,35 +183,32 @@ def _step(draw: Draw, shared: nn.Module) -> Step:
 
 
 @torch.no_grad()
-def _contradiction(network: Drawn, claim: Any, seed: int) -> str:
+def contradiction(network: Step, claim: Any, seed: int, dtype: torch.dtype = torch.float64) -> str:
     """Return what points say against a certificate, or ""."""
-    network.eval()
-    generator = torch.Generator().manual_seed(seed + 10_000)
-    fine = network.dtype is torch.float64
+    generator, inputs = torch.Generator().manual_seed(seed + 10_000), claim.lowest.shape[1]
     scale = 10 ** (4 * torch.rand(300, 1, generator=generator) - 2)
-    x = (scale * torch.randn(300, INPUTS, generator=generator)).double()
+    x = (scale * torch.randn(300, inputs, generator=generator)).double()
     if claim.box is not None:
         low, high = claim.box
-        x = low + (high - low) * torch.rand(300, INPUTS, generator=generator).double()
+        x = low + (high - low) * torch.rand(300, inputs, generator=generator).double()
 
     def run(points: Tensor) -> Tensor:
-        found: Tensor = network(points.to(network.dtype, copy=True))
-        return found.reshape(len(points), -1).double()
+        return network(points.to(dtype, copy=True)).reshape(len(points), -1).double()
 
     def inside(points: Tensor) -> Tensor:
         kept = points if claim.box is None else points.clamp(*claim.box)
-        return kept.to(network.dtype).double()
+        return kept.to(dtype).double()
 
     x = inside(x)
     length = 10 ** (4 * torch.rand(300, 1, generator=generator).double() - 3)
     others = [inside(x[torch.randperm(300, generator=generator)])]
-    for axis in range(INPUTS):
-        others.append(inside(x + length * torch.eye(INPUTS).double()[axis]))
+    for axis in torch.eye(inputs).double():
+        others.append(inside(x + length * axis))
     try:
         a = run(x)
     except Exception:
         return "" if claim.unknown else "the network cannot run"
-    eps = 1e-10 if fine else 3e-5
+    eps = 1e-10 if dtype is torch.float64 else 3e-5
     for y in others:
         b, middle = run(y), run(inside((x + y) / 2))
         kept = (a.isfinite() & b.isfinite() & middle.isfinite()).all(1) & (x != y).any(1)
@@ -230,7 +227,7 @@ def _of_pairs(
     size = torch.stack([a, b, middle]).abs().amax() + steep * torch.maximum(x, y).abs().amax()
     room, step, rise = 4 * eps * size + 1e-300, y - x, b - a
     low, high = torch.zeros_like(rise), torch.zeros_like(rise)
-    for axis in range(INPUTS):
+    for axis in range(x.shape[1]):
         ends = torch.stack([claim.lowest[:, axis], claim.highest[:, axis]])[:, None]
         both = (ends * step[:, axis, None]).nan_to_num(0.0, torch.inf, -torch.inf)
         low, high = low + both.amin(0), high + both.amax(0)

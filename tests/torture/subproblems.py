@@ -129,13 +129,11 @@ class Draw:
     def divergence(self) -> Divergence:
         """Return a divergence, joint or tight."""
         activation, kind = self.pick(*ACTIVATIONS), self.pick(joint, tight)
-        found: Divergence = kind(activation)
-        return found
+        return kind(activation)
 
     def above(self) -> Divergence:
         """Return one for a link, with the softmax among them."""
-        above: Divergence = self.pick(self.divergence(), SOFTMAX)
-        return above
+        return self.pick(self.divergence(), SOFTMAX)
 
     def target(self, divergence: Divergence, rows: int, columns: int) -> Tensor:
         """Return states of a divergence, at their limits now and then."""
@@ -150,8 +148,7 @@ class Draw:
     def inputs(self, rows: int, columns: int) -> Tensor:
         """Return inputs: in units from 1e3 to 1e-3, of lower rank but for rounding, with a mean."""
         found, _ = self._made(rows, columns, "plain", "units", "conditioned", "rank one", "twice")
-        mean: float = self.pick(0.0, 0.0, 0.0, 1.0, 100.0, 1e4)
-        return found + mean
+        return found + self.pick(0.0, 0.0, 0.0, 1.0, 100.0, 1e4)
 
     def _made(self, rows: int, columns: int, *kinds: str) -> tuple[Tensor, str]:
         plain, kind = self.normal(rows, columns), self.pick(*kinds)
@@ -212,8 +209,7 @@ def _outputs(seed: int) -> Drawn:
 def _penalty(draw: Draw) -> Penalty:
     rho = draw.lam()
     ridge = SquaredFrobenius(rho)
-    penalty: Penalty = draw.pick(ridge, ridge, L1(rho), Nonnegative(rho))
-    return penalty
+    return draw.pick(ridge, ridge, L1(rho), Nonnegative(rho))
 
 
 def _member(draw: Draw, inputs: int) -> Penalty:
@@ -221,13 +217,12 @@ def _member(draw: Draw, inputs: int) -> Penalty:
     rho, bound = draw.lam(), float(10 ** (9 * torch.rand((), generator=draw.generator) - 6))
     some = torch.randint(-1, 2, (inputs, 1), generator=draw.generator)
     row = draw.normal(1, inputs)
-    found: Penalty = draw.pick(
+    return draw.pick(
         SquaredFrobenius(rho), L1(rho), penalties.GroupLasso(rho), Nonnegative(rho), Nonnegative(),
         penalties.RowNorm(bound), penalties.ColumnNorm(bound), penalties.SpectralNorm(bound),
         penalties.SpectralNorm(bound), penalties.Signs(some.to(row)),
         penalties.FixedZeros(some == 1),
     )  # fmt: skip
-    return found
 
 
 def _penalties(draw: Draw, inputs: int) -> Penalty:

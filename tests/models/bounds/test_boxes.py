@@ -1,4 +1,4 @@
-"""Bounds over a box: against linear programs stated in CVXPY, and values on fine grids."""
+"""Bounds over a box: against linear programs stated in CVXPY, and sampled differences."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from liftednet.models.programs.composition import composition_of
 from liftednet.models.programs.lines import ranges
 from tests.models.networks import refuses
 from tests.models.programs.networks import slopes_are
+from tests.torture.modules import contradiction
 
 
 def network(activation: Any, inputs: int = 2) -> Any:
@@ -59,14 +60,7 @@ BENT = [nn.ReLU, nn.GELU, nn.Hardtanh, lambda: nn.Softplus(2.0, 40.0)]
 def test_bounds_hold_on_a_box_and_are_closer_than_everywhere(activation):
     made, box = network(activation), ([-0.3, 0.1], [0.2, 0.5])
     claim, anywhere = certify(made, box=box), certify(made)
-    x = torch.cartesian_prod(
-        *(torch.linspace(a, b, 60, dtype=torch.float64) for a, b in zip(*box, strict=True))
-    ).requires_grad_()
-    y = made(x)
-    (slope,) = torch.autograd.grad(y.sum(), x)
-    assert claim.least <= y.min() and y.max() <= claim.most
-    assert bool((claim.lowest <= slope.amin(0)).all() and (slope.amax(0) <= claim.highest).all())
-    assert float(slope.norm(dim=1).max()) <= claim.lipschitz
+    assert contradiction(made, claim, 0) == ""
     assert claim.lipschitz <= anywhere.lipschitz * (1 + 1e-9)
     assert bool((claim.lowest >= anywhere.lowest - 1e-9).all())
 

@@ -34,8 +34,7 @@ class Written(nn.Module):
         self.one, self.two, self.three = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, outputs)
         self.steps, self.picture = nn.Linear(2, 8), nn.Conv2d(1, 8, 2)
         self.narrow, self.single = nn.Linear(4, 8), nn.Linear(8, 1)
-        self.scale, self.token = nn.Parameter(torch.ones(8)), nn.Parameter(torch.ones(1, 1, 2))
-        self.mix = nn.Parameter(torch.ones(()))
+        self.scale, self.mix = nn.Parameter(torch.ones(8)), nn.Parameter(torch.ones(()))
 
     def forward(self, x: Tensor) -> Any:
         """Return the outputs."""
@@ -82,14 +81,10 @@ NETWORKS: dict[str, tuple[tuple[int, ...], int, Callable[[Any, Tensor], Any]]] =
         s.two(s.picture(x).relu().view(len(x), 8, -1).mean(-1)))),
     "steps as samples": (STEPS, 3, lambda s, x: s.three(
         s.steps(x.reshape(-1, 2)).relu().reshape(len(x), 3, 8).mean(1))),
-    "token": (STEPS, 3, lambda s, x: s.three(
-        s.steps(torch.cat([s.token.expand(len(x), -1, -1), x], dim=1)).relu()[:, 0])),
     "zeros as a state": (STEPS, 3, lambda s, x: s.three(
         (s.two(torch.zeros(len(x), 8)) + s.steps(x[:, 0])).tanh())),
     "adaptive pooling, squeeze()": (PICTURES, 3, lambda s, x: s.three(
         F.adaptive_avg_pool2d(s.picture(x).relu(), 1).squeeze())),
-    "max pooling": (PICTURES, 3, lambda s, x: s.three(
-        F.max_pool2d(F.relu(s.picture(x)), 2).view(x.size(0), -1))),
     "torch.where": (FLAT, 3, lambda s, x: s.three(torch.where(s.one(x) > 0, s.one(x), 0.1))),
     "x @ weight.T": (FLAT, 3, lambda s, x: s.three((x @ s.one.weight.T + s.one.bias).relu())),
     "t()": (FLAT, 3, lambda s, x: s.three((s.two.weight @ s.one(x).t()).t().relu())),
