@@ -40,10 +40,11 @@ BY_POTENTIAL = {
 }
 
 
-@pytest.mark.parametrize("name", BY_POTENTIAL)
+@pytest.mark.parametrize(("found", "right"), BY_POTENTIAL.values(), ids=BY_POTENTIAL)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_a_potential_alone_gives_what_the_catalogue_has_in_closed_form(name, dtype, generator):
-    found, right = BY_POTENTIAL[name]
+def test_a_potential_alone_gives_what_the_catalogue_has_in_closed_form(
+    found, right, dtype, generator
+):
     u = 5 * normal(20, 3, seed=generator, dtype=dtype)
     v = right.forward(u)
     torch.testing.assert_close(found.forward(u), v)
@@ -86,9 +87,8 @@ BAD_POTENTIALS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_POTENTIALS)
-def test_a_potential_that_has_no_argmin_is_refused(case):
-    potential, message = BAD_POTENTIALS[case]
+@pytest.mark.parametrize(("potential", "message"), BAD_POTENTIALS.values(), ids=BAD_POTENTIALS)
+def test_a_potential_that_has_no_argmin_is_refused(potential, message):
     refuses(DeclarationError, message, Activation.from_potential, potential)
 
 

@@ -19,6 +19,11 @@ def test_digits_are_scaled_and_split_class_by_class() -> None:
     assert not torch.equal(data.digits(seed=1).x_train, digits.x_train)
 
 
+def test_running_sum_labels_the_sign_of_the_sum() -> None:
+    x, y = data.running_sum(5, 30, seed=1)
+    assert torch.equal(y, (x.squeeze(2).cumsum(1) <= 0).long())
+
+
 def test_tasks_that_cannot_be_drawn_are_refused() -> None:
     refuses(DataError, "between 0 and 1", data.digits, test_fraction=1.0)
     refuses(DataError, "samples", data.echo, 0, 10)

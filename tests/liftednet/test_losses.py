@@ -87,9 +87,6 @@ def test_simplex_states_solve_their_equation(s, a):
     assert z * z - a == pytest.approx(s * z, rel=1e-9, abs=1e-9 * (z * z + a))
 
 
-LOSSES = (losses.Quantile(0.3), losses.Huber(0.7))
-
-
 def fit(loss: losses.OutputLoss, activation: Any) -> OutputFit:
     y, u = normal(2, 12, 3, seed=1)
     return OutputFit(loss, y, tight(activation), 2 * u, 0.7)
@@ -101,7 +98,7 @@ def test_values_are_those_of_the_definitions(generator: torch.Generator) -> None
     torch.testing.assert_close(losses.Huber(0.7).output_values(y, z), right)
     pinball = torch.where(y > z, 0.3 * (y - z), 0.7 * (z - y)).sum(-1)
     torch.testing.assert_close(losses.Quantile(0.3).output_values(y, z), pinball)
-    for loss in LOSSES:
+    for loss in (losses.Quantile(0.3), losses.Huber(0.7)):
         stated: Any = loss.expression(cp.Constant(y.numpy()), cp.Constant(z.numpy())).value
         assert float(loss.output_value(y, z)) == pytest.approx(float(stated))
 

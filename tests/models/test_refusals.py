@@ -148,9 +148,8 @@ MISTAKES: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", MISTAKES)
-def test_an_everyday_mistake_is_told_what_to_write(case):
-    kind, sizes, x, y, words = MISTAKES[case]
+@pytest.mark.parametrize(("kind", "sizes", "x", "y", "words"), MISTAKES.values(), ids=MISTAKES)
+def test_an_everyday_mistake_is_told_what_to_write(kind, sizes, x, y, words):
     model = kind(*((sizes,) if kind is LiftedMLP else sizes))
     refuses(DataError, words, lambda: model.fit(x, y))
 

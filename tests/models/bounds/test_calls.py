@@ -90,9 +90,8 @@ WRITES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", WRITES)
-def test_a_write_through_a_view_is_seen_without_an_example(name):
-    change, low, high = WRITES[name]
+@pytest.mark.parametrize(("change", "low", "high"), WRITES.values(), ids=WRITES)
+def test_a_write_through_a_view_is_seen_without_an_example(change, low, high):
     network = Step(changed(change))
     with torch.no_grad():
         network.layer.weight.copy_(torch.eye(4)[:, :3] + 0.5)

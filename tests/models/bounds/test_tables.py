@@ -164,10 +164,9 @@ BENDS = {
 }
 
 
-@pytest.mark.parametrize("name", BENDS)
-def test_maps_of_units_bend_as_their_composition(name):
+@pytest.mark.parametrize(("curve", "below", "wanted"), BENDS.values(), ids=BENDS)
+def test_maps_of_units_bend_as_their_composition(curve, below, wanted):
     """exp(x) is between e^-1 and e^2, and its negative below 0."""
-    curve, below, wanted = BENDS[name]
     table, x = made((-1.0, 2.0))
     cup = table.bent(x, curves.EXPONENTIAL)
     given = {LINE: x, CUP: cup, CAP: table.affine(cup[None], matrix([-1.0]))[0]}[below]

@@ -91,9 +91,8 @@ NETWORKS: dict[str, tuple[tuple[int, ...], int, Callable[[Any, Tensor], Any]]] =
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_a_forward_pass_of_everyday_idioms_is_read_trained_and_written(name, generator, capsys):
-    shape, outputs, forward = NETWORKS[name]
+@pytest.mark.parametrize(("shape", "outputs", "forward"), NETWORKS.values(), ids=NETWORKS)
+def test_everyday_idioms_are_read_trained_and_written(shape, outputs, forward, generator, capsys):
     torch.manual_seed(0)
     network = Written(forward, max(1, outputs))
     x = torch.rand(20, *shape, generator=generator)

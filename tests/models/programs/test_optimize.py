@@ -51,9 +51,8 @@ LIMITED: dict[str, tuple[Any, Any, Any, float]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LIMITED)
-def test_what_is_proven_under_linear_constraints_is_what_highs_finds(name) -> None:
-    network, aim, limits, near = LIMITED[name]
+@pytest.mark.parametrize(("network", "aim", "limits", "near"), LIMITED.values(), ids=LIMITED)
+def test_what_is_proven_under_constraints_is_what_highs_finds(network, aim, limits, near) -> None:
     x, found = stated(network, network[0].in_features)
     objective, held = cp.Maximize(aim(x, found.output)), limits(x, found.output)
     best = optimize(found, objective, held, gap=near / 2)
