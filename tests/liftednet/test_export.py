@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,14 +24,6 @@ from tests.models.networks import each, refuses
 from tests.models.registry import BY_NAME
 
 SEQUENCES = ("gated", "both_directions")
-
-
-@dataclass(frozen=True)
-class Layers:
-    """The least that can be exported."""
-
-    weights: list[Weights]
-    activations: list[Activation]
 
 
 class Swish3(Activation):
@@ -57,11 +49,12 @@ CATALOGUE = [
 ]  # fmt: skip
 
 
-def layers(activation: Activation, generator: torch.Generator) -> Layers:
+def layers(activation: Activation, generator: torch.Generator) -> Any:
+    """Return the least that can be exported."""
     shapes = ((5, 4), (4, 3))
     drawn = partial(normal, seed=generator, dtype=torch.float32)
     weights = [Weights(drawn(n, q), drawn(q)) for n, q in shapes]
-    return Layers(weights, [activation, activations.Softmax()])
+    return SimpleNamespace(weights=weights, activations=[activation, activations.Softmax()])
 
 
 @pytest.mark.parametrize("activation", CATALOGUE, ids=repr)

@@ -69,14 +69,11 @@ def own_layer() -> Network:
     return network
 
 
-def both_directions() -> Network:
-    return BY_NAME["both directions"].model("tight", "full").network
-
-
 _OF_THE_REGISTRY = ("two of each", "images", "gated", "output states", "bounded states")
 NETWORKS: dict[str, Callable[[], Network]] = {
     **{name: BY_NAME[name].network for name in _OF_THE_REGISTRY},
-    **{function.__name__: function for function in (residual, grouped, own_layer, both_directions)},
+    **{function.__name__: function for function in (residual, grouped, own_layer)},
+    "both_directions": lambda: BY_NAME["both directions"].model("tight", "full").network,
 }
 
 

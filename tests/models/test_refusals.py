@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,11 +17,12 @@ from torch.utils.data import TensorDataset
 from liftednet import Activation, LiftedRegressor, Network, certify, posterior, save, to_torch
 from liftednet.activations import GELU, MaxPooling, ReLU, Sigmoid, Sign, Tanh
 from liftednet.errors import DataError, DeclarationError, LiftedError, NotFittedError
-from liftednet.layers import Layer, apply, concatenate, delay, dense, reverse
+from liftednet.layers import apply, concatenate, delay, dense, reverse
 from liftednet.losses import CrossEntropy, SimplexCrossEntropy, SquaredError
 from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.penalties import L1, Declared, Nonnegative
 from liftednet.problems import Weights
+from tests.liftednet.layers.test_layers import Own
 from tests.models.networks import full, labeled, refuses, same_bits, trace_of
 
 X, Y = labeled()
@@ -316,20 +316,9 @@ def _weights_twice(network: Network, x: Any) -> None:
     network.loss(CrossEntropy(), dense(dense(first, 4, weights=first.weights), 3))
 
 
-@dataclass(frozen=True)
-class _Bent(Layer):
-    """x^2, which is no layer."""
-
-    def shape(self, *shapes):
-        return shapes[0]
-
-    def value(self, arguments, weights):
-        return arguments[0] ** 2
-
-
 def _not_affine(network: Network, x: Any) -> None:
     h = network.state(Tanh(), dense(x, 3))
-    network.loss(CrossEntropy(), dense(network.state(ReLU(), apply(_Bent(), h)), 3))
+    network.loss(CrossEntropy(), dense(network.state(ReLU(), apply(Own("bent"), h)), 3))
 
 
 BAD_GRAPHS = [
@@ -346,7 +335,7 @@ BAD_GRAPHS = [
     (_through_weights, ["Product", "states 1", "state of its own"]),
     (_weights_twice, ["weights"]),
     (lambda _, x: dense(x, 4, weights=dense(x, 4).weights, penalty=Nonnegative()), ["shared"]),
-    (_not_affine, [r"_Bent.*not affine"]),
+    (_not_affine, [r"Own.*not affine"]),
 ]
 
 

@@ -17,9 +17,9 @@ from liftednet.errors import DeclarationError
 from liftednet.layers import dense
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
 from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
+from liftednet.models.methods.gauss_newton import rhos_of
 from liftednet.models.settings import Settings
 from liftednet.network import Network
-from liftednet.penalties import SquaredFrobenius
 from tests.models.networks import refuses, same_bits, trace_of
 from tests.models.registry import BY_NAME, LABELS, ROWS, TARGETS, Graph
 
@@ -97,12 +97,6 @@ def test_a_builder_shows_every_setting_with_the_one_default(builder: type[Lifted
 FLAT = 0.25**2  # phi' of a sigmoid is at most 1/4
 
 
-def rhos(model: Lifted) -> list[float]:
-    penalties = list(model.checked()[0].penalties.values())
-    assert all(isinstance(penalty, SquaredFrobenius) for penalty in penalties)
-    return [penalty.rho for penalty in penalties if isinstance(penalty, SquaredFrobenius)]
-
-
 MEASURED = [
     (LiftedMLP((4, 5, 5, 3), Sigmoid()), [FLAT, FLAT, 1.0]),
     (LiftedMLP((4, 5, 5, 3), [Sigmoid(), Tanh()]), [FLAT, 1.0, 1.0]),
@@ -115,7 +109,7 @@ MEASURED = [
 
 @pytest.mark.parametrize(("model", "expected"), MEASURED)
 def test_rho_is_measured_by_what_a_layer_passes_on(model: Lifted, expected: list[float]) -> None:
-    assert rhos(model) == pytest.approx(expected)
+    assert rhos_of(model.checked()[0]) == pytest.approx(expected)
 
 
 def test_weights_that_are_shared_have_the_rho_of_the_steepest() -> None:
@@ -124,4 +118,4 @@ def test_weights_that_are_shared_have_the_rho_of_the_steepest() -> None:
     flat = network.state(Sigmoid(), shared)
     steep = network.state(Tanh(), dense(flat, 4, weights=shared.weights))
     network.loss(CrossEntropy(), dense(steep, 3))
-    assert rhos(Lifted(network)) == [1.0, 1.0]
+    assert rhos_of(Lifted(network).checked()[0]) == [1.0, 1.0]

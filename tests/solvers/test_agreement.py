@@ -84,10 +84,9 @@ def test_weights_of_a_torch_layer_are_numbers() -> None:
 
 
 def _fit(divergence, bounds=None):
-    units = 50
-    target = divergence.activation.forward(torch.zeros(100, units))
-    link = Link(divergence, torch.eye(units), torch.zeros(units), target)
-    return replace(StateFit(divergence, torch.zeros(100, units), (link,)), bounds=bounds)
+    target = divergence.activation.forward(torch.zeros(100, 50))
+    link = Link(divergence, torch.eye(50), torch.zeros(50), target)
+    return StateFit(divergence, torch.zeros(100, 50), (link,), bounds=bounds)
 
 
 @pytest.mark.parametrize("bounds", [None, (0.1, 0.6)])

@@ -16,16 +16,13 @@ from liftednet.errors import DataError, DeclarationError
 from tests.draws import normal
 from tests.models.networks import refuses
 
-by_name = pytest.mark.parametrize
-
-
 PAIRS = [
     (activations.Sigmoid(), torch.sigmoid), (activations.Softplus(), nn.Softplus(threshold=40)),
     (activations.ELU(), nn.ELU()), (activations.Clipped(-1.0, 1.0), nn.Hardtanh()),
 ]  # fmt: skip
 
 
-@by_name("pair", PAIRS, ids=lambda pair: repr(pair[0]))
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: repr(pair[0]))
 def test_a_map_alone_gives_what_the_closed_forms_give(pair, generator):
     closed, derived = pair[0], Activation.from_function(pair[1])
     u = 3 * normal(40, 2, seed=generator)
@@ -51,7 +48,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@by_name(("make", "words"), REFUSED)
+@pytest.mark.parametrize(("make", "words"), REFUSED)
 def test_what_is_no_activation_is_refused(make, words):
     refuses((DataError, DeclarationError), words, make)
 

@@ -145,7 +145,7 @@ def test_an_expression_is_the_plain_function_and_affine_in_each_variable():
 
 
 @dataclass(frozen=True)
-class _Own(Layer):
+class Own(Layer):
     """A layer of a user: x times a number, or something else."""
 
     kind: str = "right"
@@ -184,13 +184,13 @@ class _OwnWeights(Layer):
 
 
 @pytest.mark.parametrize(
-    "layer", [_Own(), _Own("shifted"), _Own("autograd"), _OwnWeights(twice=False)], ids=str
+    "layer", [Own(), Own("shifted"), Own("autograd"), _OwnWeights(twice=False)], ids=str
 )
 def test_a_layer_of_ones_own_passes(layer):
     check_layer(layer, (4,))
 
 
-class _Mixed(_Own):
+class _Mixed(Own):
     """Inputs less their mean over the samples."""
 
     def value(self, arguments, weights):
@@ -199,11 +199,11 @@ class _Mixed(_Own):
 
 WRONG = [
     (_Mixed(), "mixes samples: of one alone it gives another value"),
-    (_Own("bent"), r"argument 0, is not affine: off by .* at \[.*\] and \["),
-    (_Own("map"), r"argument 0, has a linear map that is not its own.* at \["),
-    (_Own("adjoint"), r"argument 0, has an adjoint that is not that of its map.* at \["),
-    (_Own("bound"), r"argument 0, has a squared norm of at least 9.*bound is 8\.9, at \["),
-    (_Own("shape"), r"says that it has shape \(3, 2\) and gives \(3, 4\)"),
+    (Own("bent"), r"argument 0, is not affine: off by .* at \[.*\] and \["),
+    (Own("map"), r"argument 0, has a linear map that is not its own.* at \["),
+    (Own("adjoint"), r"argument 0, has an adjoint that is not that of its map.* at \["),
+    (Own("bound"), r"argument 0, has a squared norm of at least 9.*bound is 8\.9, at \["),
+    (Own("shape"), r"says that it has shape \(3, 2\) and gives \(3, 4\)"),
     (_OwnWeights(twice=True), "its weights, is not affine"),
 ]
 

@@ -23,11 +23,7 @@ def made(*ends):
     return table, table.variables(low, high)
 
 
-def matrix(*rows):
-    return torch.tensor(rows, dtype=torch.float64)
-
-
-def vector(*entries):
+def tensor(*entries):
     return torch.tensor(entries, dtype=torch.float64)
 
 
@@ -52,42 +48,38 @@ def bends(table, units, convex, concave):
     assert table.concave[units, -1].tolist() == concave
 
 
-def zeros(n):
-    return torch.zeros(n, dtype=torch.float64)
-
-
 def test_units_together_are_as_steep_as_their_largest_blocks():
     table, x = made(*3 * [(-INF, INF)])
     twice = table.affine(x[None], 2 * torch.eye(3).double())[0]
     assert near(table.joint(x), 1.0)
     assert near(table.joint(x[[0, 1, 0]]), math.sqrt(2))
-    assert near(table.joint(x, vector(2.0, 3.0, -1.0)), 3.0)
-    assert near(table.joint(x[[0, 0, 1]], vector(3.0, 4.0, 2.0)), 5.0)
+    assert near(table.joint(x, tensor(2.0, 3.0, -1.0)), 3.0)
+    assert near(table.joint(x[[0, 0, 1]], tensor(3.0, 4.0, 2.0)), 5.0)
     assert near(table.joint(torch.cat([x, twice])), math.hypot(1, 2))
-    assert table.joint(table.constants(vector(7.0, -2.0))) == 0
+    assert table.joint(table.constants(tensor(7.0, -2.0))) == 0
     lost = torch.tensor([table.unknown("a reason")])
-    assert table.joint(lost) == INF and table.joint(lost, vector(0.0)) == 0
+    assert table.joint(lost) == INF and table.joint(lost, tensor(0.0)) == 0
 
 
 def test_a_matrix_is_as_steep_as_the_least_of_three_bounds_says():
     table, x = made((-1.0, 1.0), (-1.0, 1.0), (-1.0, 1.0))
     steep = table.affine(x[None], 100 * torch.eye(3).double())[0]
-    apart = table.affine(torch.stack([steep[:1], x[:1]], 1), matrix([0.01], [1.0]))
+    apart = table.affine(torch.stack([steep[:1], x[:1]], 1), tensor([0.01], [1.0]))
     assert near(table.joint(apart), 2.0)  # |A_1| 100 + |A_2|, not |A| hypot(100, 1)
-    one = table.affine(torch.stack([steep[:1], x[:1]], 1), matrix([0.0], [1.0]))
+    one = table.affine(torch.stack([steep[:1], x[:1]], 1), tensor([0.0], [1.0]))
     assert near(table.joint(one), 1.0)
-    windows = table.affine(x[torch.tensor([[0, 1], [1, 2]])], matrix([1.0], [1.0]))
+    windows = table.affine(x[torch.tensor([[0, 1], [1, 2]])], tensor([1.0], [1.0]))
     assert near(table.joint(windows), math.sqrt(3))  # of the 3 x 2 matrix of both rows
     assert table.joint(table.affine(x[None], torch.zeros(3, 2).double())) == 0
-    both = table.affine(x[None], matrix([1.0, 2.0], [0.0, -1.0], [3.0, 0.5]), vector(4.0, -1.0))[0]
-    between(table, both, *2 * [matrix([1.0, 0.0, 3.0], [2.0, -1.0, 0.5])])
+    both = table.affine(x[None], tensor([1.0, 2.0], [0.0, -1.0], [3.0, 0.5]), tensor(4.0, -1.0))[0]
+    between(table, both, *2 * [tensor([1.0, 0.0, 3.0], [2.0, -1.0, 0.5])])
     assert table.low[both[0], 1] == 0 == table.high[both[0], 1]  # to the last bit
-    same(table.span(both), (vector(0.0, -4.5), vector(8.0, 2.5)))
+    same(table.span(both), (tensor(0.0, -4.5), tensor(8.0, 2.5)))
 
 
 def test_shares_move_by_a_quarter_of_what_raises_and_lowers_them():
     table, x = made((-1.0, 1.0), (-1.0, 1.0))
-    a = matrix([2.0, -1.0, 0.5], [0.0, 3.0, -4.0])
+    a = tensor([2.0, -1.0, 0.5], [0.0, 3.0, -4.0])
     scores = table.affine(x[None], a)
     share, logs = table.softmax(scores)[0], table.log_softmax(scores)[0]
     rise, fall = a.clamp(min=0), (-a).clamp(min=0)
@@ -105,44 +97,44 @@ def test_shares_move_by_a_quarter_of_what_raises_and_lowers_them():
     assert not table.concave[share, -1].any()
     assert not table.concave[table.log_softmax(table.bent(x, curves.EXPONENTIAL)[None]), -1].any()
     lone = table.softmax(x[:1, None])[0]
-    assert table.joint(lone) == 0 and table.low[lone].equal(matrix([0.0, 0.0, 1.0]))
-    assert table.high[lone].equal(matrix([0.0, 0.0, 1.0]))
+    assert table.joint(lone) == 0 and table.low[lone].equal(tensor([0.0, 0.0, 1.0]))
+    assert table.high[lone].equal(tensor([0.0, 0.0, 1.0]))
 
 
 def test_a_projection_moves_within_its_limits_and_what_they_hold_together():
     """J of a bound is 0 or 1; of an order u_1 <= u_2 half of both, or of one itself."""
     table, x = made(*3 * [(-INF, INF)])
-    steep = table.affine(x[None], torch.diag(vector(2.0, -4.0, 1.0)))
-    some, none, under = vector(1.0), vector(INF), vector(-INF)
-    bound = table.projected(steep, matrix([1.0, 0.0, 0.0]), some, none)[0]
-    between(table, bound, *(torch.diag(vector(end, -4.0, 1.0)) for end in (0.0, 2.0)))
+    steep = table.affine(x[None], torch.diag(tensor(2.0, -4.0, 1.0)))
+    some, none, under = tensor(1.0), tensor(INF), tensor(-INF)
+    bound = table.projected(steep, tensor([1.0, 0.0, 0.0]), some, none)[0]
+    between(table, bound, *(torch.diag(tensor(end, -4.0, 1.0)) for end in (0.0, 2.0)))
     bends(table, bound, 3 * [True], [False, True, True])  # max(u, l)
-    capped = table.projected(steep, matrix([1.0, 0.0, 0.0]), under, some)[0]
+    capped = table.projected(steep, tensor([1.0, 0.0, 0.0]), under, some)[0]
     bends(table, capped, [False, True, True], 3 * [True])
-    below = table.projected(steep, matrix([-1.0, 0.0, 0.0]), some, none)[0]  # u <= -l
+    below = table.projected(steep, tensor([-1.0, 0.0, 0.0]), some, none)[0]  # u <= -l
     bends(table, below, [False, True, True], 3 * [True])
-    order = table.projected(steep, matrix([1.0, -1.0, 0.0]), under, some)[0]
-    same(table.low[order, :-1], matrix([0.0, -2.0, 0.0], [0.0, -4.0, 0.0], [0.0, 0.0, 1.0]))
-    same(table.high[order, :-1], matrix([2.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]))
+    order = table.projected(steep, tensor([1.0, -1.0, 0.0]), under, some)[0]
+    same(table.low[order, :-1], tensor([0.0, -2.0, 0.0], [0.0, -4.0, 0.0], [0.0, 0.0, 1.0]))
+    same(table.high[order, :-1], tensor([2.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]))
     bends(table, order, *2 * [[False, False, True]])
-    total = table.projected(steep, matrix([1.0, 1.0, 0.0]), some, some)[0]
-    same(table.low[total, :-1], matrix([0.0, -2.0, 0.0], [-1.0, -4.0, 0.0], [0.0, 0.0, 1.0]))
-    same(table.high[total, :-1], matrix([2.0, 2.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]))
+    total = table.projected(steep, tensor([1.0, 1.0, 0.0]), some, some)[0]
+    same(table.low[total, :-1], tensor([0.0, -2.0, 0.0], [-1.0, -4.0, 0.0], [0.0, 0.0, 1.0]))
+    same(table.high[total, :-1], tensor([2.0, 2.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]))
     assert table.joint(bound) <= 4 * (1 + 1e-8)  # nearest points are no farther apart
-    rows = matrix([1.0, -1.0, 0.0], [0.0, 1.0, -1.0])
+    rows = tensor([1.0, -1.0, 0.0], [0.0, 1.0, -1.0])
     chain = table.projected(steep, rows, under.expand(2), some.expand(2))[0]
     assert table.high[chain[0], 2] == pytest.approx(0.5)  # by the second unit, with the third
 
 
 def test_a_projection_is_clipped_by_the_limits_of_one_unit(generator):
     table, x = made((-1.0, 4.0), (-1.0, 4.0), (-1.0, 4.0))
-    steep = table.affine(x[None], torch.diag(vector(2.0, -4.0, 1.0)))  # to [-2, 8], [-16, 4]
-    rows = matrix([1.0, 0.0, 0.0], [-2.0, 0.0, 0.0], [0.0, 1.0, -1.0], [0.0, 0.0, 1.0])
-    lower, upper = vector(0.5, -INF, -INF, -INF), vector(INF, 6.0, 0.0, 3.0)
+    steep = table.affine(x[None], torch.diag(tensor(2.0, -4.0, 1.0)))  # to [-2, 8], [-16, 4]
+    rows = tensor([1.0, 0.0, 0.0], [-2.0, 0.0, 0.0], [0.0, 1.0, -1.0], [0.0, 0.0, 1.0])
+    lower, upper = tensor(0.5, -INF, -INF, -INF), tensor(INF, 6.0, 0.0, 3.0)
     found = table.projected(steep, rows, lower, upper)[0]  # u_1 in [.5, inf), u_2 <= u_3 <= 3
     for end, wanted in zip(table.span(found), ((0.5, -INF, -INF), (8.0, INF, 3.0)), strict=True):
-        torch.testing.assert_close(end, vector(*wanted), rtol=0, atol=1e-7)
-    draws = torch.empty(200, 3).uniform_(-1, 4, generator=generator) * vector(2.0, -4.0, 1.0)
+        torch.testing.assert_close(end, tensor(*wanted), rtol=0, atol=1e-7)
+    draws = torch.empty(200, 3).uniform_(-1, 4, generator=generator) * tensor(2.0, -4.0, 1.0)
     nearest = nearest_in_polyhedron(rows, draws, *(x.expand(200, -1) for x in (lower, upper)))
     low, high = table.span(found)
     assert bool(((low <= nearest) & (nearest <= high)).all())
@@ -169,7 +161,7 @@ def test_maps_of_units_bend_as_their_composition(curve, below, wanted):
     """exp(x) is between e^-1 and e^2, and its negative below 0."""
     table, x = made((-1.0, 2.0))
     cup = table.bent(x, curves.EXPONENTIAL)
-    given = {LINE: x, CUP: cup, CAP: table.affine(cup[None], matrix([-1.0]))[0]}[below]
+    given = {LINE: x, CUP: cup, CAP: table.affine(cup[None], tensor([-1.0]))[0]}[below]
     found = table.bent(given, curve)
     assert (bool(table.convex[found, -1]), bool(table.concave[found, -1])) == wanted
     grid = torch.linspace(-1, 2, 301, dtype=torch.float64)
@@ -185,22 +177,22 @@ def test_what_is_unknown_stays_so_with_its_reason():
     lost = torch.tensor([table.unknown("a reason")])
     both = torch.stack([x, lost], 1)
     kept = [
-        table.affine(both, matrix([1.0], [2.0])), table.sums(both, matrix([1.0, -2.0]),
-        zeros(1), zeros(1)), table.product(x, lost), table.largest(both), table.softmax(both),
+        table.affine(both, tensor([1.0], [2.0])), table.sums(both, tensor([1.0, -2.0]),
+        tensor(0.0), tensor(0.0)), table.product(x, lost), table.largest(both), table.softmax(both),
         table.log_softmax(both), table.bent(lost, curves.TANH),
-        table.projected(both, matrix([1.0, 1.0]), vector(1.0), vector(1.0)),
+        table.projected(both, tensor([1.0, 1.0]), tensor(1.0), tensor(1.0)),
     ]  # fmt: skip
     for found in kept:
         assert {table.reasons[n] for n in table.reason[found.flatten()]} == {"a reason"}
     for found in (
-        table.affine(both, matrix([1.0], [0.0])), table.bent(lost, curves.leaky(0.0), curves.LINE,
-        which=torch.tensor([0])), table.sums(both, matrix([1.0, 0.0]), zeros(1), zeros(1)),
+        table.affine(both, tensor([1.0], [0.0])), table.bent(lost, curves.leaky(0.0), curves.LINE,
+        which=torch.tensor([0])), table.sums(both, tensor([1.0, 0.0]), tensor(0.0), tensor(0.0)),
     ):  # fmt: skip
         assert not table.low[found].isnan().any()
-    assert not table.reason[table.affine(both, matrix([1.0], [0.0]))].any()
+    assert not table.reason[table.affine(both, tensor([1.0], [0.0]))].any()
     assert table.unknown("a reason") == int(lost) and len(table.reasons) == 2
-    assert "not finite" in table.reasons[int(table.reason[table.affine(x[None], matrix([INF]))])]
-    bad = table.sums(x[None], matrix([math.nan]), zeros(1), zeros(1))
+    assert "not finite" in table.reasons[int(table.reason[table.affine(x[None], tensor([INF]))])]
+    bad = table.sums(x[None], tensor([math.nan]), tensor(0.0), tensor(0.0))
     assert "not finite" in table.reasons[int(table.reason[bad])]
 
 
@@ -217,27 +209,27 @@ def test_the_table_grows_until_it_is_too_large(monkeypatch):
 
 
 def test_values_alone_are_those_with_derivatives():
-    ends, known = (vector(-1.0, 0.5), vector(2.0, 3.0)), matrix([-INF, -0.5], [INF, 1.0])
+    ends, known = (tensor(-1.0, 0.5), tensor(2.0, 3.0)), tensor([-INF, -0.5], [INF, 1.0])
     alone, whole = Units(2, known, derivatives=False), Units(2, known)
     spans = []
     for table in (alone, whole):
         x = table.variables(*ends)
-        found = table.bent(table.affine(x[None], matrix([1.0, -2.0], [0.3, 4.0]))[0], curves.TANH)
+        found = table.bent(table.affine(x[None], tensor([1.0, -2.0], [0.3, 4.0]))[0], curves.TANH)
         spans.append(torch.stack(table.span(torch.cat([x, found]))))
     assert alone.columns == 0 and spans[0].equal(spans[1])
-    same(spans[1][:, 0], vector(-0.5, 1.0))  # of x_1, which is the second unit
+    same(spans[1][:, 0], tensor(-0.5, 1.0))  # of x_1, which is the second unit
     assert alone.joint(x) == INF and near(whole.joint(x), 1.0)
     assert alone.steepest(x, 5.0) == 5.0 and near(whole.steepest(x, 5.0), 1.0)
 
 
 def test_ends_of_derivatives_bound_a_norm():
-    one = matrix([0.0, 3.0], [4.0, 0.0])
+    one = tensor([0.0, 3.0], [4.0, 0.0])
     assert near(steepest(-one, one, INF), 4.0) and steepest(-one, one, 2.5) == 2.5
-    low, high = matrix([2.9, -0.1], [-0.1, 3.9]), matrix([3.1, 0.1], [0.1, 4.1])
+    low, high = tensor([2.9, -0.1], [-0.1, 3.9]), tensor([3.1, 0.1], [0.1, 4.1])
     about = 4.0 + 0.2  # |middle| + |half widths|; |largest| is more
     largest = float(torch.linalg.matrix_norm(torch.maximum(low.abs(), high.abs()), 2))
     assert near(steepest(low, high, INF), min(about, largest))
-    far = matrix([100.0, -1.0], [1.0, 100.0])  # |[[100, 1], [1, 100]]| is 101
+    far = tensor([100.0, -1.0], [1.0, 100.0])  # |[[100, 1], [1, 100]]| is 101
     assert near(steepest(far, far, INF), math.hypot(100, 1))
     assert steepest(low, torch.full_like(high, INF), 7.0) == 7.0
 

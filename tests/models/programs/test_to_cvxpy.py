@@ -215,15 +215,3 @@ def test_whole_numbers_are_left_to_cvxpy() -> None:
     points = torch.tensor([[a, b] for a in range(-3, 4) for b in range(-3, 4)], dtype=torch.float32)
     with torch.no_grad():
         assert best == pytest.approx(float(network(points).max()), rel=1e-5)
-
-
-def test_a_convex_network_keeps_within_a_box_that_is_given() -> None:
-    """A line: its largest value over the box is at the corner that its signs say."""
-    line = torch.nn.Linear(3, 1).double()
-    x, found = stated(line, 3, -1.0, 2.0)
-    best = optimize(found, cp.Maximize(found.output[0]))
-    weights = line.weight[0].detach()
-    corner = torch.where(weights > 0, 2.0, -1.0).double()
-    np.testing.assert_allclose(np.asarray(x.value), corner, atol=1e-6)
-    most = float(weights @ corner + line.bias)
-    assert best.proven and best.value == pytest.approx(most, abs=1e-7)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from liftednet import activations
 from liftednet.divergences import joint, tight
@@ -151,34 +150,23 @@ def test_steps_in_float16_end_at_the_residual_of_float32(scale, generator) -> No
     assert FusedStates(tolerance, blocks=SMALL).solve(problem).residual <= tolerance
 
 
-class Offsets:
-    """The types of the offsets from some tensors, as kernels under the interpreter add them."""
-
-    def __init__(self) -> None:
-        from triton.runtime import interpreter
-
-        self.builder = interpreter.interpreter_builder
-        self.added = self.builder.create_addptr
-        self.watched: set[int] = set()
-        self.types: dict[int, set[str]] = {}
-
-    def create_addptr(self, pointer: Any, offset: Any) -> Any:
-        start = int(pointer.data.flat[0])
-        if start in self.watched and not np.ptp(pointer.data) and offset.data.size > 1:
-            self.types.setdefault(start, set()).add(str(offset.data.dtype))
-        return self.added(pointer, offset)
-
-    def watch(self, *tensors: Tensor) -> None:
-        self.watched = {tensor.data_ptr() for tensor in tensors}
-
-
 def test_rows_of_a_state_fit_are_found_by_64_bits(generator, monkeypatch) -> None:
-    offsets = Offsets()
-    monkeypatch.setattr(offsets.builder, "create_addptr", offsets.create_addptr)
+    """By the types of the offsets from its tensors, as kernels under the interpreter add them."""
+    from triton.runtime.interpreter import interpreter_builder as builder
+
     problem = fit(16, 20, 12, generator)  # ten million rows of 300 units are beyond 32 bits
     (link,) = problem.links
     full = replace(link, offset=link.offset.expand(16, 12).contiguous())
-    offsets.watch(problem.pre_activation, full.offset, full.target)
+    starts = {x.data_ptr() for x in (problem.pre_activation, full.offset, full.target)}
+    added, types = builder.create_addptr, dict[int, set[str]]()
+
+    def watched(pointer: Any, offset: Any) -> Any:
+        start = int(pointer.data.flat[0])
+        if start in starts and not np.ptp(pointer.data) and offset.data.size > 1:
+            types.setdefault(start, set()).add(str(offset.data.dtype))
+        return added(pointer, offset)
+
+    monkeypatch.setattr(builder, "create_addptr", watched)
     FusedStates(max_iterations=1, blocks=SMALL).states(replace(problem, links=(full,)))
-    assert len(offsets.types) == 3
-    assert set.union(*offsets.types.values()) == {"int64"}
+    assert len(types) == 3
+    assert set.union(*types.values()) == {"int64"}
