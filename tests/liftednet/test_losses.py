@@ -121,7 +121,7 @@ def test_a_declared_loss_is_solved_and_certified_by_cvxpy(activation: Any) -> No
 def test_a_declared_loss_that_is_not_convex_is_refused() -> None:
     concave = fit(losses.Declared(lambda y, z: -cp.sum_squares(y - z)), activations.Identity())
     refuses(DeclarationError, "DCP", solve, concave)
-    wrong, zero = losses.Declared(lambda y, z: y.nothing), torch.zeros(2, 1)
+    wrong, zero = losses.Declared(lambda y, z: y.nothing), torch.zeros(2, 1)  # type: ignore
     refuses(DeclarationError, r"Declared.*cannot be stated", wrong.output_values, zero, zero)
 
 

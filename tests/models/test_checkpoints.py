@@ -29,7 +29,8 @@ from liftednet.models.checkpoint import Keeper
 from liftednet.models.results import Ending, Step
 from liftednet.models.uncertainty import Ball
 from liftednet.storage import read_tensors, replace_file
-from tests.models.networks import labeled, outcome, refuses, trace_of
+from tests.models.networks import labeled, refuses, trace_of
+from tests.models.networks import outcome as outcome
 from tests.models.registry import GRAPHS, SERVED
 
 X, Y = labeled(samples=60)
@@ -298,8 +299,7 @@ def test_of_two_trainings_on_one_checkpoint_one_is_told(tmp_path):
 
 
 def refused(path: Path) -> None:
-    words = "still runs, here or in another process"
-    refuses(DataError, words, short().fit, X, Y, checkpoint=path)
+    refuses(DataError, "still runs, here or in another process", short().fit, X, Y, checkpoint=path)
 
 
 def test_without_a_file_training_begins_and_without_resume_it_begins_anew(

@@ -90,8 +90,7 @@ def test_generalized_linear_fits_reach_stationarity(samples, inputs, kind, rho, 
     v = normal(samples, 3, seed=seed + 1).softmax(-1)
     v = torch.eye(3, dtype=torch.float64)[v.argmax(-1)] if hard else v
     for divergence in (CrossEntropy().divergence, tight(activations.Sigmoid())):
-        problem = WeightFit(divergence, Design(x), v, SquaredFrobenius(rho), lam)
-        solution = solve(problem)
+        solution = solve(WeightFit(divergence, Design(x), v, SquaredFrobenius(rho), lam))
         # Softmax all but interpolates; at u of 1e5, to which a rho below eps lam leads, float64
         # tells gradients of 1e-8 no more, and the solution says so.
         hidden = rho / lam < torch.finfo(torch.float64).eps
@@ -144,9 +143,7 @@ def test_a_limit_of_steps_is_told() -> None:
     refuses(Exception, "max_iterations", found.require_solved)
 
 
-@pytest.mark.parametrize(
-    ("mean", "seed"), [(0.0, 0), (1.0, 0), (1e4, 0), *((1e6, seed) for seed in range(6))]
-)
+@pytest.mark.parametrize("mean, seed", [(0, 0), (1, 0), (1e4, 0), *((1e6, n) for n in range(6))])
 def test_ridge_weights_keep_their_digits_whatever_the_mean(mean, seed):
     """A bias of 1e6 is off by 1e-10, which the gradient in the weights feels, too."""
     rng = np.random.default_rng(seed)

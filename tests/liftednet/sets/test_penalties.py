@@ -25,7 +25,6 @@ SINGLE: list[Penalty] = [
     Nonnegative(), Nonnegative(0.2), RowNorm(0.7), penalties.SpectralNorm(0.8),
     penalties.ColumnNorm(0.7),
 ]  # fmt: skip
-PAIRS: list[Penalty] = [one + other for one, other in combinations(SINGLE, 2)]
 SIGNS = torch.tensor([[1.0, -1, 0], [0, 0, 0], [-1, -1, 1], [1, 1, 1]])
 LINEAR: list[Penalty] = [Signs(SIGNS), penalties.FixedZeros(SIGNS)]
 LONG: list[Penalty] = [
@@ -46,7 +45,7 @@ DECLARED: list[Penalty] = [
     Declared(lambda W: 0.5 * cp.normNuc(W)) + SquaredFrobenius(0.2),
     Declared(cp.norm1) + Nonnegative(0.3) + RowNorm(0.5),
 ]
-CHEAP = [*SINGLE, *LINEAR, *PAIRS, *LONG]
+CHEAP = [*SINGLE, *LINEAR, *(one + other for one, other in combinations(SINGLE, 2)), *LONG]
 
 
 @dataclass(frozen=True)
