@@ -131,6 +131,19 @@ def test_the_probability_of_the_second_class_is_monotone():
         assert np.array_equal(found.predict_proba(x), exact)
 
 
+def test_signs_are_held_at_every_step_of_full_batches():
+    method = FullBatch(sweeps=2)  # which goes ahead between sweeps
+    model = LiftedMLP((3, 6, 6, 1), loss=SquaredError(), monotonic_cst=[1, 0, -1], method=method)
+    seen = []
+
+    def told(step):
+        pairs = zip(model.structure.parameters, model._known.weights, strict=True)
+        seen.append(max(model.structure.penalties[p].violation(w.matrix) for p, w in pairs))
+
+    model.fit(X, Y, on_step=told)
+    assert len(seen) > 5 and max(seen) == 0
+
+
 def regression(**shape):
     return LiftedMLP((3, 4, 1), loss=SquaredError(), **shape)
 
