@@ -29,8 +29,7 @@ from liftednet.models.checkpoint import Keeper
 from liftednet.models.results import Ending, Step
 from liftednet.models.uncertainty import Ball
 from liftednet.storage import read_tensors, replace_file
-from tests.models.networks import labeled, refuses, trace_of
-from tests.models.networks import outcome as outcome
+from tests.models.networks import labeled, outcome, refuses, trace_of
 from tests.models.registry import GRAPHS, SERVED
 
 X, Y = labeled(samples=60)

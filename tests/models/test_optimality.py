@@ -22,9 +22,8 @@ from liftednet.models import Checkpoint, Global, LiftedMLP, add_unit, global_pat
 from liftednet.models.results import Ending
 from liftednet.penalties import L1, Nonnegative, SquaredFrobenius
 from tests.draws import normal
-from tests.models.networks import refuses, trace_of, warned
+from tests.models.networks import outcome, refuses, trace_of, warned
 from tests.models.programs.networks import Called
-from tests.models.test_checkpoints import outcome
 
 
 def waves(samples=60, inputs=2):
