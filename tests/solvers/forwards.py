@@ -17,9 +17,7 @@ def target(loss: Divergence, y: Tensor, weight: float | Tensor = 1.0) -> Target:
     return Target(loss, y[:, None], torch.ones(len(y), 1, dtype=torch.bool), weight)
 
 
-def linear(
-    x: Tensor, y: Tensor, pull: float, loss: Divergence | None = None, weight: float | Tensor = 1.0
-) -> Forward:
+def linear(x: Tensor, y: Tensor, pull: float, loss: Any = None, weight: Any = 1.0) -> Forward:
     """u = X W, of which every output has weights of its own."""
 
     def layers(weights: Any, data: Any) -> Any:

@@ -73,9 +73,7 @@ def weight_fit(
     return WeightFit(divergence, Design(inputs, bias), targets, penalty, 0.7, offset)
 
 
-def link(
-    divergence: Divergence, generator: torch.Generator, dtype: torch.dtype, full: bool = False
-) -> Link:
+def link(divergence: Divergence, generator: Any, dtype: torch.dtype, full: bool = False) -> Link:
     weight = normal(UNITS, ABOVE, seed=generator).to(dtype)
     offset = normal(*((SAMPLES, ABOVE) if full else (ABOVE,)), seed=generator).to(dtype)
     target = _states(divergence.activation, generator, SAMPLES, ABOVE).to(dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from benchmarks.papers.lifted_rnn import Cyclic
 from liftednet import activations
 from liftednet.activation import Activation
-from liftednet.divergences import Divergence, Margin, joint, tight
+from liftednet.divergences import Margin, joint, tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, FenchelYoungLoss, SquaredError
 from liftednet.problems import StatesOverTime, TimeLink
@@ -35,13 +34,7 @@ PER_UNIT: list[Activation] = [
 LOSSES: list[FenchelYoungLoss] = [SquaredError(), CrossEntropy(), BinaryCrossEntropy()]
 
 
-def states_problem(
-    generator: torch.Generator,
-    activation: Activation,
-    coupling: Callable[[Activation], Divergence] = joint,
-    loss: FenchelYoungLoss = LOSSES[0],
-    at_end: bool = False,
-) -> StatesOverTime:
+def states_problem(generator, activation, coupling=joint, loss=LOSSES[0], at_end=False) -> Any:
     draw = partial(normal, seed=generator)
     steps = torch.arange(STEPS)[:, None]
     counted = steps == LENGTHS - 1 if at_end else steps < LENGTHS

@@ -17,7 +17,7 @@ from liftednet.solvers.compiled.recurrent import CompiledRecurrence
 from liftednet.solvers.gauss_newton import objective
 from liftednet.solvers.gauss_newton.equations import output_jacobians
 from liftednet.solvers.gauss_newton.local_model import Linearized
-from liftednet.solvers.gauss_newton.objective import Forward, Target, joined
+from liftednet.solvers.gauss_newton.objective import Target, joined
 from tests.draws import normal
 
 
@@ -43,9 +43,7 @@ def test_products_with_the_jacobian_and_its_transpose_are_those_of_autograd(gene
     torch.testing.assert_close(ahead, jvp(states, points, moves)[1])
 
 
-def forward_of(
-    generator, monkeypatch, samples, activation, *, last=False, hidden=9, **options
-) -> Forward:
+def forward_of(generator, monkeypatch, samples, activation, *, last=False, hidden=9, **options):
     """Return a recurrent network on sequences that end early, as a fit makes it."""
     seen, told = [], gauss_newton.forward_of
 

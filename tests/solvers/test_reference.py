@@ -155,9 +155,7 @@ def a_link(lam: float = 1.0, divergence: Any = IDENTITY, **shapes: tuple[int, ..
     return Link(divergence, **parts, lam=lam)
 
 
-def weights(
-    design: Any, rows: Any, penalty: Any = PENALTY, lam: Any = 1.0, divergence: Any = RELU
-) -> WeightFit:
+def weights(design, rows, penalty=PENALTY, lam=1.0, divergence=RELU) -> WeightFit:
     return WeightFit(divergence, design, rows, penalty, lam)
 
 

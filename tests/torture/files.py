@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +113,7 @@ _VALUES: list[Json] = [
 ]  # fmt: skip
 
 
-def _mutated(
-    document: Json, source: random.Random, values: Sequence[Json], whole: float = 0.1
-) -> Json:
+def _mutated(document: Json, source: random.Random, values: Json, whole: float = 0.1) -> Json:
     """Return a document with one part replaced, left out, doubled or renamed."""
     if not isinstance(document, dict | list) or not document or source.random() < whole:
         return source.choice(values)

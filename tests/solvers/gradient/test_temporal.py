@@ -65,9 +65,7 @@ def cell_of(model: SequenceModel) -> nn.Module:
     return model.recurrence.cell
 
 
-def closure_of(
-    model: SequenceModel, x: Tensor, y: Tensor, per_step: bool, decay: float = 0.0
-) -> Callable[[], Tensor]:
+def closure_of(model: SequenceModel, x, y, per_step, decay=0.0) -> Callable[[], Tensor]:
     def closure() -> Tensor:
         model.zero_grad()
         outputs = model(x)[0] if per_step else model.at_end(x)
