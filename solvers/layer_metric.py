@@ -22,15 +22,13 @@ class _Scales(NamedTuple):
         shares: of what is along each eigenvector, that which a step leaves out, (rank, 1).
         of_matrix: 1 / v, ().
         of_bias: 1 / (v + 1 / s), ().
-        looked: the eigenvectors, and mu / v where there is a bias, as rows, (rank + 1, inputs).
-        along: mu / v along each eigenvector, (rank,).
+        mean: mu / v, (inputs,).
     """
 
     shares: Tensor
     of_matrix: Tensor
     of_bias: Tensor
-    looked: Tensor
-    along: Tensor
+    mean: Tensor
 
 
 @dataclass(frozen=True)
@@ -267,8 +265,13 @@ class LayerMetric:
                 metric v I, of rank 0. None where there is none.
             counts: samples that share it.
         """
-        scales, rank = self._scales_for(pull, weight), len(self._values)
-        falls, found = [_square(weight)], [scales.of_matrix]
+        scales, fall = self._scales_for(pull, weight), _square(weight)
+        if len(self._values):
+            seen = self._vectors.T @ weight
+            shrunk = scales.shares * seen
+            fall = fall - seen.flatten().dot(shrunk.flatten())
+            weight.addmm_(self._vectors, shrunk, alpha=-1)
+        falls, found = [fall], [scales.of_matrix]
         if bias is not None:
             falls.append(bias.dot(bias))
             found.append(scales.of_bias)
@@ -277,14 +280,8 @@ class LayerMetric:
             return ProximalMove(
                 weight, bias, scales.of_matrix, falls, found, self.mean, penalty, counts
             )
-        seen = scales.looked @ weight
-        shrunk = scales.shares * seen[:rank]
         if bias is not None:
-            bias = torch.addmv(bias - seen[rank], shrunk.T, scales.along)
-        if rank:
-            falls.append(seen[:rank].flatten().dot(shrunk.flatten()))
-            found.append(-scales.of_matrix)
-            weight.addmm_(self._vectors, shrunk, alpha=-1)
+            bias = torch.addmv(bias, weight.T, scales.mean, alpha=-1)
         return Move(weight, bias, scales.of_matrix, falls, found)
 
     def _scales_for(self, pull: float, like: Tensor) -> _Scales:
@@ -297,11 +294,8 @@ class LayerMetric:
         variance = self.variance.to(like.device).clamp(min=max(torch.finfo(like.dtype).tiny, pull))
         shares = self._values / (self._values + self._damping * variance)
         of_bias = 1 / (variance + 1 / self._damping)
-        mean = (self.mean.to(like) / variance).to(like)
-        looked = torch.cat([self._vectors.T, mean.unsqueeze(0)[: int(self._bias)]])
-        scales = (1 / variance).to(like), of_bias.to(like)
-        along = looked[: len(shares)] @ mean  # not by the vectors, which lie otherwise in a file
-        return _Scales(shares.unsqueeze(1), *scales, looked, along)
+        mean = self.mean.to(like) / variance
+        return _Scales(shares.unsqueeze(1), (1 / variance).to(like), of_bias.to(like), mean)
 
 
 def _square(matrix: Tensor) -> Tensor:
