@@ -165,7 +165,8 @@ class Reference(Solver[Fit[Any], Any, None]):
         duals = () if failure else problem.read_duals(formulation)
         objective, residual = problem.measure_with(value, duals)
         if np.isnan(residual):
-            residual = np.inf if failure else moreau_residual(formulation)
+            known = failure is None and np.isfinite(objective)
+            residual = moreau_residual(formulation, objective) if known else np.inf
         tolerance, unfinished = self._goal(problem), Status.STALLED
         if failure is not None:
             tolerance, unfinished = -np.inf, Status.FAILED
@@ -203,18 +204,22 @@ def _attempt(statement: cp.Problem, backend: str, options: Mapping[str, Any]) ->
     return None if statement.status in good else f"{backend} reports {statement.status}"
 
 
-def moreau_residual(formulation: Formulation) -> float:
+def moreau_residual(formulation: Formulation, objective: float) -> float:
     """Return how far v is from stationary, relative to its largest entry, or to 1.
 
     It is where a proximal step leads, argmin over w of F(w) + s |w - v|^2 / 2, less v: zero exactly
     where v minimizes F (Moreau, 1965), whether or not F has gradients or its parts have proxes.
     With s = (1 + |F(v)|) / (1 + |v|^2) a residual r means that F could fall by about r^2 / 2 of
     itself. What is left of violated constraints counts, too.
+
+    Args:
+        formulation: solved.
+        objective: F at the values in their domain, where CVXPY's own may be off it by rounding.
     """
     statement, variables = formulation.problem, formulation.variables.values()
     at = [np.array(variable.value) for variable in variables]
     violations = [np.max(each.violation(), initial=0.0) for each in statement.constraints]
-    s = (1 + abs(float(statement.value))) / (1 + sum(float(np.sum(v**2)) for v in at))
+    s = (1 + abs(objective)) / (1 + sum(float(np.sum(v**2)) for v in at))
     pull = sum(cp.sum_squares(x - v) for x, v in zip(variables, at, strict=True))
     step = cp.Problem(cp.Minimize(statement.objective.expr + s / 2 * pull), statement.constraints)
     try:

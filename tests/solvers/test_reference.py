@@ -15,7 +15,7 @@ import torch
 from liftednet import Activation, activations
 from liftednet.divergences import joint, tight
 from liftednet.errors import DataError, DeclarationError, SolverError
-from liftednet.losses import CrossEntropy, SimplexCrossEntropy, SquaredError
+from liftednet.losses import CrossEntropy, Poisson, SimplexCrossEntropy, SquaredError
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit
 from liftednet.solution import Status
@@ -76,6 +76,18 @@ def test_a_penalty_without_a_prox_is_certified_by_stationarity() -> None:
     off = solve(fit, Reference("CLARABEL", loose))
     assert off.objective > exact.objective * (1 + 1e-4)
     assert off.status is not Status.SOLVED
+
+
+def test_states_that_cvxpy_leaves_off_their_domain_by_rounding_are_judged() -> None:
+    """Where the potential of the sigmoid is infinite."""
+    draw = np.random.default_rng(17)
+    n, h = int(draw.integers(1, 8)), int(draw.integers(1, 5))
+    w, c = torch.tensor(2 * draw.normal(size=(h, 1))), torch.tensor(draw.normal(size=1))
+    y = torch.tensor(draw.poisson(3, size=(n, 1))).double()
+    u = torch.tensor(2 * draw.normal(size=(n, h)))
+    link = Link(Poisson().divergence, w, c, y)
+    fit = StateFit(tight(activations.Sigmoid()), u, (link,), float(draw.choice([0.1, 1.0, 10.0])))
+    assert solve(fit, "reference").status is Status.SOLVED
 
 
 def test_what_an_ill_conditioned_residual_may_hide_is_not_solved() -> None:
