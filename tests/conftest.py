@@ -1,7 +1,5 @@
 """What every test shares: one thread, fixed seeds, and the way to the real data."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Normal numbers that are the same in every run."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

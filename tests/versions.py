@@ -5,8 +5,6 @@ and for the oldest Python with the oldest ones, too. Says of each what was insta
 status 1 where a test fails. It downloads a torch for each of them, and takes some minutes each.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

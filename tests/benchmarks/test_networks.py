@@ -1,7 +1,5 @@
 """What papers print: scans, gradients through time, forms, and tables whose commands exist."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

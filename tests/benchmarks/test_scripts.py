@@ -1,7 +1,5 @@
 """What benchmarks and pages show, load and refuse: figures, data, scripts, runs, the GPU's."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

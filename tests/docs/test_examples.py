@@ -1,7 +1,5 @@
 """The README, the site's examples and pages, and notebooks run, and keep their limits."""
 
-from __future__ import annotations
-
 import re
 import runpy
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What happens on `import liftednet`, each time in a fresh interpreter."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Public names: what is shown, and an example in every docstring that runs."""
 
-from __future__ import annotations
-
 import doctest
 import inspect
 import re

@@ -1,7 +1,5 @@
 """The rooms import in one direction, and what is installed is liftednet and nothing else."""
 
-from __future__ import annotations
-
 import ast
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The ways of declaring an activation, and what cannot be one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cvxpy as cp

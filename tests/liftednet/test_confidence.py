@@ -1,7 +1,5 @@
 """Exact bounds: beside closed forms and scipy, and broken as seldom as they say."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

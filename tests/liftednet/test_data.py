@@ -1,7 +1,5 @@
 """Data to try things on; what generated tasks are, their docstrings show."""
 
-from __future__ import annotations
-
 import torch
 
 from liftednet import data

@@ -1,7 +1,5 @@
 """Tight and joint divergences, and those of maps that jump, which have a margin beside it."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """An exported network computes what the model computes, and starts from its weights."""
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Losses and their names against torch, SciPy and CVXPY; what does not fit is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cvxpy as cp

@@ -1,7 +1,5 @@
 """Linear maps against their own matrices, and blocks over them against CVXPY."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import pytest
 import torch

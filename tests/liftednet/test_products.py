@@ -1,7 +1,5 @@
 """BLAS has its threads back afterwards; matrices are mirrored, and factored."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from threading import Thread
 

@@ -1,7 +1,5 @@
 """Where the columns of many rows lie, against numpy's sums in long doubles."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What the tests of the models share: fits that begin nearer to their draws than users' do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Networks of every kind that the tests of files and exports share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial

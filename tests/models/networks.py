@@ -1,7 +1,5 @@
 """Small networks and data that the tests of the models share."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace

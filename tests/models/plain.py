@@ -1,7 +1,5 @@
 """Divergences, losses and forward passes in plain torch, to hold the models against."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

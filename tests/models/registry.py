@@ -4,8 +4,6 @@ A graph is declared once, with a forward pass in plain torch beside it and, from
 weights, its pre-activations in plain torch: what models give is held against these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

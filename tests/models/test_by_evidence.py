@@ -1,7 +1,5 @@
 """Sizes of small networks that the data choose."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal

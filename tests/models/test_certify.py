@@ -1,7 +1,5 @@
 """Certificates: against differences and midpoints that are sampled, and what they do not claim."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A training that was killed goes on to the same bits; another is refused."""
 
-from __future__ import annotations
-
 import copy
 import errno
 import itertools

@@ -1,7 +1,5 @@
 """The method that is chosen: by network, loss, penalties and size, and by no other option."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

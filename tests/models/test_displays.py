@@ -1,7 +1,5 @@
 """Relevance of inputs against closed forms, and pictures of fits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Error bars of models and estimators: against closed forms, autograd, and drawn data."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from typing import Any

@@ -1,7 +1,5 @@
 """Estimators: scikit-learn's own checks, and what they do not look at."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

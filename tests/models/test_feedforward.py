@@ -1,7 +1,5 @@
 """Prediction, starts, seeds, precision, and every way to declare a layer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Weights and states together: the quadratic model, its damping, and training by it."""
 
-from __future__ import annotations
-
 from itertools import islice
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rho under constraints on scores: raised by rows that are set aside, and by nothing else."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cvxpy as cp

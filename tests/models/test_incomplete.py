@@ -1,7 +1,5 @@
 """Missing and noisy entries of inputs, against conditional Gaussians and what they must leave."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Training on minibatches: what a step is, what a run keeps, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cvxpy as cp

@@ -3,8 +3,6 @@
 Against integrals, SciPy's laws, scikit-learn's regressions and drawn data.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Skewed targets: Yeo and Johnson's power, its means, quantiles and densities, and who keeps it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

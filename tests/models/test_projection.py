@@ -1,7 +1,5 @@
 """Networks whose last layer projects: limits that hold at every input."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

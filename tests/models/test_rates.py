@@ -1,7 +1,5 @@
 """Networks whose decisions meet rates, as they are counted; what new rows show of them."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

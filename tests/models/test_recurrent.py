@@ -1,7 +1,5 @@
 """The lifted recurrent network: descent, lengths, prediction rules."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

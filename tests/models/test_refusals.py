@@ -1,7 +1,5 @@
 """Bad input: refused before any work, with what was given and what is needed."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """What holds for every graph, coupling and method of the registry."""
 
-from __future__ import annotations
-
 import math
 from copy import deepcopy
 from functools import cache

@@ -1,7 +1,5 @@
 """Settings: one default each, whichever way a network is declared, and rho where nobody says."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import fields

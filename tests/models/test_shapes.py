@@ -1,7 +1,5 @@
 """Shapes that are held in training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

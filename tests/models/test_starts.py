@@ -1,7 +1,5 @@
 """The start that is fitted to data: where pre-activations lie, and what it leaves alone."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from sklearn.datasets import load_digits

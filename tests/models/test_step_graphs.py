@@ -1,7 +1,5 @@
 """Steps on minibatches that a GPU replays: a replay is the step, and what was handed out stays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Columns that are constant in training: where they move at predict, nothing answers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """A saved model comes back as it was; anything else is refused with a sentence."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import json

@@ -1,7 +1,5 @@
 """A fit takes no more threads than it has work for, and gives them back."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from typing import Any

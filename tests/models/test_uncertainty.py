@@ -1,7 +1,5 @@
 """Rows known up to a ball or a box: the worst of them in closed form, and training against it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cvxpy as cp

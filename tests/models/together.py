@@ -1,7 +1,5 @@
 """Runs a function in several processes of one gloo group over the loopback address."""
 
-from __future__ import annotations
-
 import pickle
 import socket
 import time

@@ -1,7 +1,5 @@
 """What the tests of solvers share: small problems have the compiled loops that large ones have."""
 
-from __future__ import annotations
-
 import pytest
 
 from liftednet.solvers.compiled import loops, solvers

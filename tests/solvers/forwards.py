@@ -1,7 +1,5 @@
 """Linear networks as the `Forward` of a training, which tests of its solvers share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

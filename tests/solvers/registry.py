@@ -1,7 +1,5 @@
 """Every problem, activation, divergence and precision that the solvers are tested on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial

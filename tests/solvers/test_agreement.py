@@ -1,7 +1,5 @@
 """Every solver times problem times activation times precision against the reference; who serves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

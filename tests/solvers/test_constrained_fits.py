@@ -1,7 +1,5 @@
 """Fits under constraints on their scores, against CVXPY, closed forms and finite differences."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

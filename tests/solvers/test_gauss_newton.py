@@ -1,7 +1,5 @@
 """Gauss-Newton steps, between ends too: autograd, closed forms, scipy, scikit-learn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

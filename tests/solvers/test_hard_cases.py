@@ -1,7 +1,5 @@
 """Hard cases: degenerate sizes, any scale, bad starts, and what once was certified and wrong."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

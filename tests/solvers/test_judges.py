@@ -1,7 +1,5 @@
 """What judges promise: no verdict hides a loss; sums, objectives, residuals by autograd."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The evidence and Laplace's approximation: Gaussian densities, dense inverses, scikit-learn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

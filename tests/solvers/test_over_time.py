@@ -1,7 +1,5 @@
 """States over time: two solvers, against CVXPY over all steps at once, and each other."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

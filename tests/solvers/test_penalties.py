@@ -1,7 +1,5 @@
 """Fits with penalties, against the reference, and by coordinates, against scikit-learn."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The reference solver, and what every solver refuses before any work."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from dataclasses import replace

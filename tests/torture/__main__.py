@@ -3,8 +3,6 @@
 Run it with `make torture`, or `python -m tests.torture --share 0.01 --only subproblems`.
 """
 
-from __future__ import annotations
-
 import argparse
 import platform
 import sys

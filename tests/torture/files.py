@@ -1,7 +1,5 @@
 """Mutated archives: no exception but the library's own."""
 
-from __future__ import annotations
-
 import json
 import random
 import tempfile

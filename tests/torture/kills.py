@@ -1,7 +1,5 @@
 """Trainings that are killed at random moments and go on."""
 
-from __future__ import annotations
-
 import hashlib
 import multiprocessing
 import os

@@ -4,8 +4,6 @@ The judge knows nothing of how certificates come about: it samples points of its
 differences along axes, whole Jacobians by differences, middles, and the points around kinks.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

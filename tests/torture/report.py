@@ -1,7 +1,5 @@
 """What a test by many drawn cases found."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Fits stated in CVXPY from their formulas, with nothing of what the library states itself."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable

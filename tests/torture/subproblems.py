@@ -1,7 +1,5 @@
 """Drawn subproblems of every kind: what is certified must be right, by CVXPY."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

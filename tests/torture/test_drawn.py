@@ -1,7 +1,5 @@
 """A little of what `make torture` draws, what once was certified and wrong, and the judge."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib import import_module
 

@@ -1,7 +1,5 @@
 """Every activation of the catalogue, and some that are declared in each of the ways there are."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import torch
 from torch.nn import functional

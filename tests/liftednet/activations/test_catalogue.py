@@ -1,7 +1,5 @@
 """Every activation: closed forms, digits against mpmath, proximal maps, slopes."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`check_activation` passes what holds, and refuses what does not with its first failing point."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Layers: affine as they say, with the values of torch, and refused where they are not."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

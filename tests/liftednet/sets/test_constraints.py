@@ -1,7 +1,5 @@
 """Constraints on scores: what they say, and what they refuse."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Penalties: proxes of each and of sums against CVXPY, their domains, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any

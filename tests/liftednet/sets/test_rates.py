@@ -1,7 +1,5 @@
 """Shares of decisions: counted by hand, held as limits, and refused where they are of nothing."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

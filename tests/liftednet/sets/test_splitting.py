@@ -1,7 +1,5 @@
 """How several penalties meet, nearest points of polyhedra: CVXPY, theory, autograd."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import cvxpy as cp

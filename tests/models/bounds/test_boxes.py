@@ -1,7 +1,5 @@
 """Bounds over a box: against linear programs stated in CVXPY, and sampled differences."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cvxpy as cp

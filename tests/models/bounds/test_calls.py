@@ -1,7 +1,5 @@
 """Calls that are followed through views, writes and hooks, and those that are unknown."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Maps of one unit on intervals: against torch's own values and derivatives on fine grids."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Bounds on units: against exact arithmetic, derivatives at their extremes, and closed forms."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 

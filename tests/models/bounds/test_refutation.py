@@ -1,7 +1,5 @@
 """Claims that are made false, and the points that say so."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rows of the table of units by themselves: closed forms of every call, reached and not left."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

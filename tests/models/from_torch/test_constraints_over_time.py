@@ -1,7 +1,5 @@
 """Constraints on answers at every step hold in the torch network that is written back."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

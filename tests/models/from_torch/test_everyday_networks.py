@@ -1,7 +1,5 @@
 """Forward passes as users write them: read, trained, written back; or refused with their line."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

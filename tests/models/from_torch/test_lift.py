@@ -1,7 +1,5 @@
 """A torch network, read as a lifted one: the same values, the same gradients, and back again."""
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Torch networks as people write them, which the tests of `lift` share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

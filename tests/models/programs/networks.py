@@ -1,7 +1,5 @@
 """Torch networks of drawn weights and of functions, their values, and programs over them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Bounds by halved boxes: below all values on them, and what they prove against HiGHS."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cvxpy as cp

@@ -1,7 +1,5 @@
 """Inversion, exact ranges and robustness radii: against pieces, grids and closed forms."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

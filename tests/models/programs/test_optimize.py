@@ -1,7 +1,5 @@
 """Proven optima: against CVXPY's own solution, grids and samples; and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cvxpy as cp

@@ -1,7 +1,5 @@
 """Bounds by lines and by split units: below all values, and what they prove against CVXPY."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import cvxpy as cp

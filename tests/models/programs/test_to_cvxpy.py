@@ -1,7 +1,5 @@
 """Networks in CVXPY: against its own curvature rules, all activation patterns, and values."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cvxpy as cp

@@ -1,7 +1,5 @@
 """Compiled loops: what they know, that torch serves elsewhere, and that no user waits for them."""
 
-from __future__ import annotations
-
 import math
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Minima over p-balls against Hoelder, and the optimizer against its algorithm."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator

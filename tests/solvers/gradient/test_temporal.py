@@ -1,7 +1,5 @@
 """Temporal parts against autograd on copies of the weights, and the step against the formulas."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """What the tests of kernels share: memory that no kernel has written is NaN."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib.util import find_spec
 

@@ -1,7 +1,5 @@
 """The fused state fit under the interpreter, against float64 torch and its own certificate."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
