@@ -1,7 +1,5 @@
 """Networks whose forward pass meets constraints."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

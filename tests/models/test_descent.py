@@ -1,7 +1,5 @@
 """The one loop: what never rises, what is kept, and when it ends."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 from typing import Any

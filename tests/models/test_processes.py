@@ -1,7 +1,5 @@
 """One fit by several processes is the fit by one, however its rows are divided."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

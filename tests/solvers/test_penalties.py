@@ -151,7 +151,7 @@ def by_coordinates(fit: WeightFit) -> Any:
 @pytest.mark.parametrize("share", [1.0, 0.6])
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize("shape", [(80, 30, 3), (1200, 900, 1), (40, 300, 2)])
-def test_elastic_nets_are_those_of_scikit_learn(shape, seed, share, positive) -> None:
+def test_elastic_nets_are_those_of_scikit_learn(shape: tuple[int, int, int], seed, share, positive):
     """By a Gram matrix, by few inputs of rows, and of more inputs than rows."""
     (x, y), alpha, most = data(*shape, seed), 0.3, {"tol": 1e-12, "max_iter": 100_000}
     penalty: Penalty = L1(shape[0] * alpha * share)

@@ -1,7 +1,5 @@
 """What the commands print, take as options, and refuse in one line with exit status 1."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace
