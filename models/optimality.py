@@ -272,9 +272,10 @@ def add_unit(model: Any, gap: GlobalGap) -> Any:
     scales = unpacked_standardization(packed, found.network)
     penalties = dict(zip(found.network.parameters, model.structure.penalties.values(), strict=True))
     raw = scales.folded(found.network, layers, penalties)
-    if raw is None:
-        raise DataError("the weights of this model cannot be those for raw data: fit it as it is.")
-    return found.with_weights(raw)
+    found.with_weights(layers)
+    found.start = model.start if raw is None else raw  # of a fit that is no warm one
+    found._fit = replace(found._known, standardization=scales)
+    return found
 
 
 def _torch_network(network: nn.Sequential, layers: list[Weights]) -> nn.Sequential:

@@ -111,13 +111,18 @@ def test_no_constant_is_below_the_bound_of_a_robust_loss(weighted, generator):
         assert gap.bound <= gap.best <= min(1.001 * constant, 1.001 * gap.bound)
 
 
-def test_a_unit_is_added_on_the_scale_of_raw_data():
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_unit_is_added_on_the_scale_of_training(skip):
     X, y = waves(30)
-    model = hinges(1, 0.1, "gauss-newton")
-    wider = add_unit(model, global_gap(model.fit(X, y), X, y))
-    new = global_gap(wider.fit(X, y) if wider.warm_start else wider, X, y)
-    assert wider.sizes == (2, 2, 1) and model.sizes == (2, 1, 1)
-    assert torch.isfinite(wider.predict(X)).all() and new.width == 2
+    y = 1000 * y + 5000
+    model = hinges(1, 0.1, "gauss-newton", skip=skip).fit(X, y)
+    found = global_gap(model, X, y)
+    wider = add_unit(model, found)
+    new = global_gap(wider, X, y)
+    assert wider.sizes == (2, 2, 1) and model.sizes == (2, 1, 1) and new.width == 2
+    assert found.bound * (1 - 1e-6) <= new.objective < found.objective
+    wider.warm_start = True
+    assert wider.fit(X, y).objective() <= new.objective * (1 + 1e-9)
 
 
 def test_a_fit_goes_on_from_its_checkpoint_to_the_same_bits(tmp_path):
