@@ -68,6 +68,15 @@ class Power:
         """Return the nearest answers that training has, (..., units)."""
         return torch.minimum(torch.maximum(t, self.lowest), self.highest)
 
+    def about_training(self, t: Tensor, mean: Tensor, width: Tensor) -> Tensor:
+        """Return draws t of N(mean, width^2) as predictions have them, (draws, ..., units).
+
+        They are about the nearest answer that training has, and as much wider as that is off.
+        """
+        center = self.within(mean)
+        wider = torch.hypot(width, mean - center) / width.clamp(min=torch.finfo(t.dtype).tiny)
+        return center + (t - mean) * wider
+
     def of(self, y: Tensor) -> Tensor:
         """Return t of targets, (..., units)."""
         z = (y - self.center) / self.scale

@@ -417,7 +417,8 @@ class Blocks:
         beside, places = partial(_beside_rows, movers, target), None
         if movers or mask is not None:
             asked = beside(target.new_ones(1) if mask is None else mask.unsqueeze(-1)) > 0
-            if not torch.equal(asked.all(1), asked.any(1)):  # of some units nobody asks anything
+            uneven = asked.all(1) != asked.any(1)  # where of some units nobody asks anything
+            if processes.largest([float(uneven.any())]).any():  # of which a process may have none
                 return None
             places = None if bool(asked.all()) else asked[:, 0].nonzero()[:, 0]
         weighed = None if weights is None else _at(places, beside(weights.unsqueeze(-1)))[:, 0]

@@ -41,7 +41,7 @@ _CENTERED = 500  # of them, whose median is the center: it takes longer than all
 
 def warn_of(
     structure: Structure, values: Values, data: Data, *,
-    pruned: bool = False, evidence: float | None = None, held: bool = False,
+    pruned: bool = False, evidence: float | None = None, held: bool = False, again: bool = False,
 ) -> None:  # fmt: skip
     """Warn where a fit has come to nothing.
 
@@ -53,6 +53,7 @@ def warn_of(
             evidence has no use for.
         evidence: log p(y) of the network, where its rho follow it.
         held: whether it is held to constraints.
+        again: whether the fit before these has been judged, so that they alone are to be.
     """
     share = processes.share_of(len(data))
     most = _SEQUENCES if any(state.sequence for state in structure.states) else _SAMPLES
@@ -63,12 +64,14 @@ def warn_of(
     losses = [*_losses(structure, some, passed)]
     count = processes.total_of(data.mass) / processes.total_of(len(some))  # for each looked at
     nothing_left = losses and all(one.mean <= _LEFT * one.constant for one in losses)
-    texts = [
-        *_outlying(structure, data.raw),  # ratios of distances are those of any scale
-        *(found := [*_useless(structure, some, losses, held=held)]),
-        *(() if found or evidence is None else _unlikely(losses, count, evidence)),
-        *(() if pruned or nothing_left else _still(structure, passed)),
-    ]
+    texts = found = [*_useless(structure, some, losses, held=held)]
+    if not again:
+        texts = [
+            *_outlying(structure, data.raw),  # ratios of distances are those of any scale
+            *found,
+            *(() if found or evidence is None else _unlikely(losses, count, evidence)),
+            *(() if pruned or nothing_left else _still(structure, passed)),
+        ]
     for text in texts:
         processes.warn(text)
 

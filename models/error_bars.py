@@ -123,15 +123,19 @@ class Posterior:
                 f"{self._term.loss.name} gives probabilities, whose noise is in them: call "
                 "predict_proba."
             )
-        X, each = self.read(X), list[tuple[Tensor, Tensor]]()
+        X = self.read(X)
         data = self.model._unlabeled(X, lengths)
-        for outputs, covariances in self.laplace.outputs(self._forward(data)):
-            each.append((outputs, covariances.diagonal(dim1=-2, dim2=-1).sqrt()))
-        means, ignorance = (self._by_sample(torch.cat(x), data) for x in zip(*each, strict=True))
-        loss, moments = self._likelihood, self._moments
-        center, width = moments.raised(means), ignorance * moments.scale
-        found = loss.predicted(center, width, self._noise(X), self.laplace.degrees)
-        return found if moments.power is None else PowerPrediction.of(moments.power, found)
+        center, width = (self._by_sample(x, data) for x in self._known(data))
+        found = self._likelihood.predicted(center, width, self._noise(X), self.laplace.degrees)
+        power = self._moments.power
+        return found if power is None else PowerPrediction.of(power, found)
+
+    def _known(self, data: Data) -> tuple[Tensor, Tensor]:
+        """Return means and ignorance, (samples, rows, outputs), of y or of its power."""
+        each = self.laplace.outputs(self._forward(data))
+        pairs = [(u, v.diagonal(dim1=-2, dim2=-1).sqrt()) for u, v in each]
+        means, ignorance = (torch.cat(x) for x in zip(*pairs, strict=True))
+        return self._moments.raised(means), ignorance * self._moments.scale
 
     def predict_proba(self, X: Arrays, *, lengths: Lengths = None) -> Tensor:
         """Return class probabilities, averaged over the weights that the data leave open.
@@ -191,6 +195,8 @@ class Posterior:
         if self._term.loss.probabilistic or not noise:
             return torch.stack([self._by_sample(self._answered(one), data) for one in drawn])
         raised, power = self._moments.raised(drawn), self._moments.power
+        if power is not None:
+            raised = power.about_training(raised, *self._known(data))
         drawn = self._likelihood.drawn(raised, self._noise(X, drawn.ndim - 2), source)
         if power is not None:
             drawn = power.quantile(drawn)

@@ -410,7 +410,7 @@ class Lifted(Prepared):
         self._fit = replace(self._known, method=method)
         self._warn(seen)
 
-    def _warn(self, seen: Data, *, held: bool = False) -> None:
+    def _warn(self, seen: Data, *, held: bool = False, again: bool = False) -> None:
         """Warn where a fit to data, held to constraints or not, has come to nothing."""
         assert self.trace is not None  # of this fit
         method, steps = self.trace.method, self.trace.steps
@@ -419,7 +419,7 @@ class Lifted(Prepared):
         warn_of(
             self._known.structure, self._by_parameter(), seen,
             pruned=by_evidence or isinstance(method, Global),
-            evidence=max(looks, default=None), held=held,
+            evidence=max(looks, default=None), held=held, again=again,
         )  # fmt: skip
 
     def with_weights(self, weights: Sequence[Weights], *, per_step: bool | None = None) -> Self:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _MANY = 10_000_000  # rows beyond which no number would do
 _MORE = 1.1  # times as many rows, by which those that would do are found
-_COUNTED = 20_000  # rows up to which a bound on a difference takes less than a second
+_COUNTED = 20_000  # rows up to which a bound on a difference takes about a second
 # 27 times would be chosen in one of 16 fits of eight tasks, where no weights meet the limits.
 _FACTOR, _POWERS = 3.0, 3  # 1, 3 and 9 times the rho of the free fit are tried
 _HELD = 4  # one of so many rows is set aside
@@ -211,7 +211,7 @@ def _needed(
         slow = found > _COUNTED and len(rows) > 1 and not soft
         if slow or _bound(means, more, delta, soft) <= limit:
             return found
-        factor *= _MORE
+        factor *= _MORE if soft or len(rows) == 1 else 2.0  # for a bound on a difference takes long
     return None
 
 

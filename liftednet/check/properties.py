@@ -19,6 +19,7 @@ Test = Callable[[Subject], Check]
 _TYPES = (torch.float32, torch.float64)
 _MODERATE, _WIDE = 30.0, 1e6  # pre-activations up to which phi is finite, and no NaN
 _FAR, _SHORT = 1e12, 1e-3  # where phi is at an end of its domain, but for so much
+_NEARER = 0.9  # of the distance that it had at 1e6, where it comes to it slowly
 _RANDOM_PAIRS = 400
 _SQUARED = 1e150  # of phi, whose square float64 holds
 _ROUNDING = 1e-9  # of phi
@@ -532,11 +533,14 @@ def outside(subject: Subject) -> Check:
 
 
 def reached(subject: Subject) -> Check:
-    """Check that phi comes to the ends of its domain that are finite, where |u| is large."""
+    """Check that phi comes to the ends of its domain that are finite, or nearer and nearer."""
     activation = subject.activation
+    ends = torch.tensor(activation.ends).double()[:, None]
     u = torch.tensor([[-_FAR], [_FAR]], dtype=torch.float64)
-    found, ends = activation.forward(u).detach(), torch.tensor(activation.ends).double()[:, None]
-    off = torch.where(ends.isfinite()[:, 0], relative(found, ends), 0.0)
+    found, near = (activation.forward(x).detach() for x in (u, u * (_WIDE / _FAR)))
+    off, before = relative(found, ends), relative(near, ends)
+    comes = (off < _NEARER * before) | (before <= _SHORT)
+    off = torch.where(ends.isfinite()[:, 0] & ~comes, off, 0.0)
     tell = "phi({}) is {}, and the end of the domain is declared as {}."
     return judge("ends: those of phi", "both ends", off, _SHORT, tell, u, found, ends)
 

@@ -249,7 +249,7 @@ def run_train(
     if both := [name for name in chosen if name in target]:
         raise DataError(f"{both[0]!r} is the target, and no input: leave it out of --columns.")
     if not chosen:
-        raise DataError(f"{data} has no column beside the target: give it inputs.")
+        raise DataError(f"no column of {data} is an input: it takes one beside the target.")
     X = columns_of(frame, chosen, data)
     _warn_of_numbers(X)
     labelled = _is_labels(y) if loss is None else loss_of(loss).probabilistic
@@ -262,7 +262,7 @@ def run_train(
         {} if loss is None else {"loss": loss}
     )
     estimator = kind(**told | given)
-    if labelled and (alone := y.value_counts()).min() < 2:
+    if labelled and len(target) == 1 and (alone := y.value_counts()).min() < 2:
         raise DataError(
             f"{', '.join(target)} has the label {alone.idxmin()[0]} in one row alone, and "
             "training and test need one each: leave it out, or name a --loss of numbers."
@@ -328,7 +328,8 @@ def _warn_of_numbers(X: pd.DataFrame) -> None:
 
 def _names(columns: str, known: Sequence[str]) -> list[str]:
     """Return names between commas, with blanks about them or quotes if they are so."""
-    return [name if name in known else name.strip() for name in next(csv.reader([columns]))]
+    found = chain.from_iterable(csv.reader(columns.splitlines()))
+    return [name if name in known else name.strip() for name in found]
 
 
 def score(y: Any, predicted: Any, labelled: bool) -> str:

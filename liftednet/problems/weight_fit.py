@@ -37,6 +37,7 @@ LEAST_CURVATURE = 1e-10  # of a sample, lest dead units be sent to infinity
 _SMALL = 1_024  # unknowns
 _MOST = 1 << 31  # operations of a Hessian, beyond which a certificate does without it
 _HIDDEN = 30.0  # ratio of terms from which a mean hides the others in a residual
+_CANCELLED = 1e-6  # of the terms of a sum, that are left where it has lost nearly all digits
 _SUMMED = 8  # times the rounding of the largest term, that sums may be off
 
 
@@ -211,6 +212,12 @@ class WeightFit(Fit[Weights]):
             return 1.0
         return min(1.0, float(self._pulls.sum()) / self.design.mass or 1.0)
 
+    @cached_property
+    def _least_term(self) -> float:
+        """A share of what sums over samples are made of, below which they are mostly rounding."""
+        pull = float(self._pulls.max()) if self.divergence.quadratic else self.design.mass
+        return _CANCELLED * (float(self.design.centered.squares.max()) * pull) ** 0.5
+
     @property
     def curvature(self) -> float:
         """Lam L, a Lipschitz constant of the gradient of the divergence in the pre-activations."""
@@ -250,7 +257,8 @@ class WeightFit(Fit[Weights]):
         found = [link, self.penalty.value(weight), lost, hidden]
         found += [part.abs().max() for part in (slope, self.cross, violation)]
         link, paid, lost, hidden, *largest = torch.stack(found).tolist()
-        objective, scale = self.lam * link + paid, self.lam * max(largest[:2]) or 1.0
+        objective = self.lam * link + paid
+        scale = self.lam * max(*largest[:2], self._least_term) or 1.0
         residual = largest[2] / scale
         if value.bias is not None and residual > _ROUNDED:
             off = torch.sub(violation.abs(), self._rounding(value.bias))

@@ -204,7 +204,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         train = partial(fit, rows=(X, y), sample_weight=weights)
         model = self._of_best_size((X, y, weights), outputs, train)
         if model is not None:
-            finish = partial(hold, model, held, data[0], bool(self.verbose), None)
+            finish = partial(hold, model, held, data[0], bool(self.verbose), None, judged=True)
             if search is None:
                 finish()
             else:
@@ -225,7 +225,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             model = self._of_best_size(some, outputs, train)
             if model is not None:
                 model.errors_aside = errors
-                hold(model, held, some[0], bool(self.verbose), None)
+                hold(model, held, some[0], bool(self.verbose), None, judged=True)
                 model.errors_aside = 1.0
             return model
 

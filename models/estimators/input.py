@@ -278,14 +278,20 @@ def refuse_unlabelled(y: Any, within: Rows | bool = True) -> None:
     """
     if hasattr(y, "isna"):
         missing = np.asarray(y.isna())
-    elif (labels := np.asarray(y)).dtype.kind == "O" and labels.ndim:
-        is_missing = np.vectorize(lambda x: x is None or x != x, otypes=[bool])  # nan is not nan
-        missing = is_missing(labels)
     else:
-        return
+        with refusals():
+            labels = np.asarray(y)
+        if labels.dtype.kind != "O" or not labels.ndim:
+            return
+        missing = np.vectorize(_is_missing, otypes=[bool])(labels)
     if (missing := missing & within).any():
         row = int(np.argwhere(missing)[0, 0])
         raise DataError(f"y has no label in row {row}, counted from 0.")
+
+
+def _is_missing(label: Any) -> bool:
+    nan = isinstance(label, float) and label != label
+    return label is None or nan or type(label).__name__ in ("NAType", "NaTType")  # of pandas
 
 
 def plain(values: Any) -> Any:

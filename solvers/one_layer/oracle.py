@@ -170,6 +170,8 @@ def exact(phi: Kinked, X: Tensor, V: Tensor, kind: Kind, rows: Tensor | None = N
         kind: of units.
         rows: numbers of those that units in the plane go through; None for all.
     """
+    if X.shape[1] == 0:  # a constant, of which each column of V asks for nothing
+        return X.new_zeros(1, 0), X.new_zeros(1), X.new_zeros(1)
     if X.shape[1] == 1:
         w = X.new_tensor([[1.0], [-1.0]])[: 1 if bool(kind.signs[0] != 0) else 2]
         b, values = _through_rows(phi, X, V, w, kind)

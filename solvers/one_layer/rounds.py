@@ -129,7 +129,7 @@ def _begun(problem: OneLayer, units: Units, most: int) -> Units:
     generator = torch.Generator().manual_seed(0)
     share = min(most, _DRAWN) // len(problem.kinds)
     for number, kind in enumerate(problem.kinds):
-        count = min(kind.units, share)
+        count = min(kind.units, share) if len(kind.seen) else 0
         w = torch.randn(count, len(kind.seen), generator=generator, dtype=X.dtype).to(X)
         w = kind.whole(kind.turned(w), X.shape[1])
         z = torch.randn(count, targets.shape[1], generator=generator, dtype=X.dtype).to(X)
@@ -179,7 +179,7 @@ def searched(
             some = inputs == 2 and len(X) > _SWEPT
             rows = torch.randperm(len(X), generator=generator)[:_SWEPT] if some else None
             parts.append((kind, exact(problem.phi, X, R, kind, rows)))
-        proven = proven and (inputs == 1 or (inputs == 2 and len(V) <= _SWEPT))
+        proven = proven and (inputs <= 1 or (inputs == 2 and len(V) <= _SWEPT))
     answers = Answers.ordered(parts, problem.X.shape[1])
     return answers, float(answers.values[0]) if proven else None
 

@@ -9,6 +9,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from liftednet import (
     LiftedClassifier,
+    LiftedRegressor,
     LiftedSequenceClassifier,
     Network,
     load,
@@ -129,6 +130,15 @@ def test_other_methods_and_weights_of_samples_are_held_too(tmp_path) -> None:
     loaded = load(save(model, tmp_path / "model"))
     refuses(NotFittedError, "from a file, which keeps no report", loaded.constraint_report)
     refuses(NotFittedError, "fitted without constraints", model.fit(x, y).constraint_report)
+
+
+def test_a_constant_that_signs_leave_is_held(generator) -> None:
+    """Its last layer sees next to nothing, and sums over samples are rounding alone."""
+    x = 4 * torch.rand(40, 2, generator=generator, dtype=torch.float64) - 2
+    model = LiftedRegressor(monotonic_cst=[-1, -1], random_state=0)
+    with pytest.warns(FitWarning, match="no better than a constant"):
+        model.fit(x.numpy(), x.sum(1).numpy(), constraints=[limits.Bounds(-50.0, 50.0)])
+    assert abs(model.predict(x.numpy())).max() < 0.2
 
 
 def test_a_classifier_holds_constraints_on_the_size_that_the_evidence_chooses() -> None:

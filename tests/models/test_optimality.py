@@ -335,6 +335,15 @@ def test_an_optimum_of_units_of_some_kind_is_proven(inputs, settings, positive):
     assert trace_of(net).steps[-1].residual < 1e-6
 
 
+def test_units_to_which_signs_leave_no_input_are_none():
+    X, _, given = rows(24, 2)
+    how = {"interaction_cst": "no_interactions", "monotonic_cst": [0, 1]}
+    net = model(2, **how).fit(X, given)
+    assert trace_of(net).steps[-1].residual < 1e-4
+    other = model(2, method="gauss-newton", **how).fit(X, given)
+    assert net.objective() <= other.objective() * (1 + 1e-6)
+
+
 def test_signs_beyond_the_plane_are_proven_by_cells():
     X, _, given = rows(12, 3)
     net = model(3, rho=0.4, monotonic_cst=[1, 1, -1], method=Global(5e-2, 30.0)).fit(X, given)

@@ -176,3 +176,15 @@ def test_files_and_modules_have_it_and_programs_say_no(fitted, tmp_path: Path) -
     torch.testing.assert_close(program(x), fitted.model_.predict(x))
     inputs = cp.Variable(2, bounds=[-1, 1])
     refuses(DeclarationError, "brought to a power", to_cvxpy, fitted.model_, inputs)
+
+
+def test_beyond_training_draws_and_intervals_are_of_one_distribution(draw) -> None:
+    x = draw.uniform(-2, 2, (60, 1))
+    y = np.exp(np.sin(2 * x[:, 0]) + 0.5 * draw.standard_normal(60))
+    model = LiftedRegressor(random_state=0).fit(x, y)
+    beyond = np.array([[0.0], [3.0], [4.0], [-4.0]])
+    answers = model.sample_y(beyond, 4_000)
+    for level in (0.1, 0.5, 0.9):
+        low, high = model.predict_interval(beyond, level=level)
+        held = (answers >= low[:, None]) & (answers <= high[:, None])
+        np.testing.assert_allclose(held.mean(1), level, atol=0.05)

@@ -192,6 +192,14 @@ UNFIT: dict[str, tuple[Any, ...]] = {
 }
 
 
+def test_ends_that_phi_comes_to_slowly_pass():
+    slow = off(
+        Activation, ends=(-1.0, 1.0), lipschitz=1.0,
+        forward=lambda _, u: u.sign() * (1 - 1 / (1 + (1 + u.abs()).log())),
+    )  # fmt: skip
+    assert check_activation(slow()).passed
+
+
 @pytest.mark.parametrize("words", UNFIT)
 def test_from_function_refuses_what_is_no_activation_s_map(words):
     for function in UNFIT[words]:
