@@ -146,8 +146,9 @@ class Rows(LinearMap):
 
     def adjoint(self, u: Tensor) -> Tensor:
         """Return [X, 1]'u, (inputs + 1, units), in float64, over the rows of this process."""
+        unweighed = replace(self.design, weights=None)
         with processes.alone():
-            return replace(self.design, weights=None).cross(u)
+            return unweighed.cross(u)
 
     @property
     def squared_norm(self) -> float:

@@ -262,7 +262,7 @@ class Design:
 
         Among several processes never: the products of samples would need the rows of others.
         """
-        few = self.samples < self.features and self.weights is None
+        few = 0 < self.samples < self.features and self.weights is None
         return few and processes.size() == 1
 
     @cached_property

@@ -22,12 +22,21 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from liftednet import LiftedClassifier, lift
+from liftednet import LiftedClassifier, Network, lift
 from liftednet.activations import Sigmoid, Tanh
 from liftednet.data import shard
 from liftednet.errors import DataError, LiftedError
+from liftednet.layers import dense
 from liftednet.losses import CrossEntropy, Huber, SquaredError
-from liftednet.models import Checkpoint, FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
+from liftednet.models import (
+    Checkpoint,
+    FullBatch,
+    GaussNewton,
+    Lifted,
+    LiftedMLP,
+    LiftedRNN,
+    Minibatch,
+)  # fmt: skip
 from liftednet.penalties import L1, SquaredFrobenius
 from liftednet.solvers import base
 from tests.draws import normal
@@ -73,7 +82,13 @@ def _full(rank: int, shares: tuple[int, ...]) -> list[Found]:
     given = FullBatch(1, tolerance=1e-10), _own(rank, shares)
     # Two steps of the other solvers of states are no solution.
     solver: Any = {"state_solver": "newton-over-time"}
-    return [_fitted(BY_NAME[name], how, *given, **solver) for name, how in FULL]
+    network = Network()
+    states = network.state("tanh", dense(network.input(6), 3)[:2])
+    network.loss("cross-entropy", dense(states, 3))
+    x, y = (part[given[1]] for part in _rows(sum(shares)))
+    of_slice = Lifted(network, method=given[0]).fit(x, y)
+    each = [_fitted(BY_NAME[name], how, *given, **solver) for name, how in FULL]
+    return [*each, _found(of_slice)]
 
 
 def _other(rank: int, shares: tuple[int, ...]) -> list[Found]:
