@@ -214,12 +214,14 @@ def moreau_residual(formulation: Formulation, objective: float) -> float:
 
     Args:
         formulation: solved.
-        objective: F at the values in their domain, where CVXPY's own may be off it by rounding.
+        objective: F at the values in their domain, off which CVXPY's own may be by rounding.
     """
     statement, variables = formulation.problem, formulation.variables.values()
     at = [np.array(variable.value) for variable in variables]
     violations = [np.max(each.violation(), initial=0.0) for each in statement.constraints]
-    s = (1 + abs(objective)) / (1 + sum(float(np.sum(v**2)) for v in at))
+    told = float(statement.value)
+    size = abs(told if np.isfinite(told) else objective)
+    s = (1 + size) / (1 + sum(float(np.sum(v**2)) for v in at))
     pull = sum(cp.sum_squares(x - v) for x, v in zip(variables, at, strict=True))
     step = cp.Problem(cp.Minimize(statement.objective.expr + s / 2 * pull), statement.constraints)
     try:

@@ -204,7 +204,7 @@ REFUSED = [
     ("train ragged.csv --target a", "cannot be read"),
     ("train longer.csv --target a", "2 names in its first line, and rows of more values"),
     ("train twice.csv --target b", "two columns of the name 'a'"),
-    ("train one.csv --target a", "no column beside the target"),
+    ("train one.csv --target a", "no column of one.csv is an input"),
     ("train commas.csv --target b", "numbers with commas in the column 'a', such as '1,5'"),
     ("train text.csv --target b", "'b' has numbers beside text, 'err' in row 30"),
     ("train beyond.csv --target b --columns b", "'b' is the target, and no input"),
