@@ -7,21 +7,13 @@ import pytest
 import torch
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
-from liftednet import (
-    LiftedClassifier,
-    LiftedRegressor,
-    LiftedSequenceClassifier,
-    Network,
-    load,
-    save,
-    to_torch,
-)
+from liftednet import LiftedClassifier, LiftedSequenceClassifier, Network, load, save, to_torch
 from liftednet import constraints as limits
 from liftednet.activations import ReLU, Tanh
 from liftednet.errors import DataError, DeclarationError, FitWarning, NotFittedError, SolverError
 from liftednet.layers import concatenate, dense
 from liftednet.losses import BinaryCrossEntropy, Loss, SquaredError
-from liftednet.models import Lifted, LiftedMLP, LiftedRNN, Minibatch
+from liftednet.models import GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.constraints import HeldScores
 from liftednet.models.error_bars import has_evidence
 from liftednet.penalties import L1, Nonnegative, SquaredFrobenius
@@ -135,10 +127,11 @@ def test_other_methods_and_weights_of_samples_are_held_too(tmp_path) -> None:
 def test_a_constant_that_signs_leave_is_held(generator) -> None:
     """Its last layer sees next to nothing, and sums over samples are rounding alone."""
     x = 4 * torch.rand(40, 2, generator=generator, dtype=torch.float64) - 2
-    model = LiftedRegressor(monotonic_cst=[-1, -1], random_state=0)
+    y, method = x.sum(1, keepdim=True), GaussNewton(30)
+    model = LiftedMLP((2, 8, 1), Tanh(), "mse", rho=0.1, monotonic_cst=[-1, -1], method=method)
     with pytest.warns(FitWarning, match="no better than a constant"):
-        model.fit(x.numpy(), x.sum(1).numpy(), constraints=[limits.Bounds(-50.0, 50.0)])
-    assert abs(model.predict(x.numpy())).max() < 0.2
+        model.fit(x, y, constraints=[limits.Bounds(-50.0, 50.0)])
+    assert float(model.predict(x).abs().max()) < 0.2
 
 
 def test_a_classifier_holds_constraints_on_the_size_that_the_evidence_chooses() -> None:
