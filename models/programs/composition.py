@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DataError, DeclarationError
-from liftednet.export import PowerMean
+from liftednet.export import ExportedGraph, PowerMean
 from liftednet.lazy import sparse
 
 from ..bounds.curves import Array, Curve
@@ -200,6 +200,12 @@ def composition_of(model: Any, inputs: int, example: Any = None) -> Composition:
             "the targets of this regression were brought to a power, as they are skewed, and the "
             "mean of what that undoes is no curve that is known: fit it with sizes, as "
             "LiftedRegressor((10,)), which takes targets as they are."
+        )
+    graphs = (x for x in subject.network.modules() if isinstance(x, ExportedGraph))
+    if any(x.structure.network.limited for x in graphs):
+        raise DeclarationError(
+            "the outputs of this network are projected onto the limits of within=: fit it without, "
+            "and state the limits as constraints on its output in the problem."
         )
     network = apart(subject.network).double().eval()
     floating = [x.double() if x.is_floating_point() else x for x in subject.example]

@@ -28,15 +28,8 @@ from liftednet.data import shard
 from liftednet.errors import DataError, LiftedError
 from liftednet.layers import dense
 from liftednet.losses import CrossEntropy, Huber, SquaredError
-from liftednet.models import (
-    Checkpoint,
-    FullBatch,
-    GaussNewton,
-    Lifted,
-    LiftedMLP,
-    LiftedRNN,
-    Minibatch,
-)  # fmt: skip
+from liftednet.models import Checkpoint, FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
+from liftednet.models.lifted import Lifted
 from liftednet.penalties import L1, SquaredFrobenius
 from liftednet.solvers import base
 from tests.draws import normal

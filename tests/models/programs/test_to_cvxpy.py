@@ -10,6 +10,7 @@ from torch import nn
 
 from liftednet import LiftedRegressor, Network, optimize, to_cvxpy, to_torch
 from liftednet.activations import ELU, ReLU, Softplus
+from liftednet.constraints import Bounds
 from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.layers import dense
 from liftednet.losses import SquaredError
@@ -185,6 +186,8 @@ def test_what_cannot_stand_in_a_problem_is_refused() -> None:
     own = nn.Sequential(nn.Linear(2, 3), Called(lambda u: u.gather(1, (u[:, :1] > 0).long())))
     gamma, named = nn.Sequential(relu, Called(torch.lgamma)), nn.Sequential(*relu, nn.Softmax(1))
     box: Any = (-1, 1)
+    limited = LiftedMLP((2, 3, 1), loss="mse", within=[Bounds(upper=0.5)], method=Minibatch(1))
+    limited.fit(X, Y[:, None])
     refused: list[tuple[Any, Any, Any, Any, str]] = [
         (relu, x, None, DataError, "box="),
         (relu, x, (-1, np.inf), DataError, "finite"),
@@ -196,6 +199,7 @@ def test_what_cannot_stand_in_a_problem_is_refused() -> None:
         (gamma, x, box, DeclarationError, "lgamma"),
         (nn.RNN(1, 2), x, box, DataError, r"example=X\[:2\]"),
         (3, x, None, DataError, "fitted model"),
+        (limited, x, box, DeclarationError, "without, and state the limits"),
         (LiftedMLP((2, 3, 1), ELU(), SquaredError()), x, None, NotFittedError, ""),
     ]
     for network, inputs, given, error, words in refused:
