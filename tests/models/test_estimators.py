@@ -249,6 +249,8 @@ BAD_DATA = [
      "that hold dates: 'day'"),
     (LiftedClassifier(), DAYS[["a"]], pd.Series([*"uuuuvvvv", "u", None], dtype="string"),
      "no label in row 9"),
+    (LiftedClassifier(), X[:9], ["u", pd.NA, None] * 3, "no label in row 1"),
+    (LiftedRegressor(), ODD[["size", "size"]][:9], range(9), "two columns of the name 'size'"),
 ]  # fmt: skip
 
 
