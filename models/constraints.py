@@ -459,9 +459,8 @@ def _flat(parts: Sequence[Tensor]) -> Array:
 def hold(
     model: Lifted, constraints: Sequence[Constraint | RateConstraint], X: Any, progress: bool,
     on_step: Report | None, lengths: Any = None, trained: bool = False, brief: bool = False,
-    judged: bool = False,
 ) -> None:  # fmt: skip
-    """Train all layers under constraints on the scores unless they are, the last exactly; warn."""
+    """Train all layers under constraints on the scores unless they are, and the last exactly."""
     fitted, data = model._known, model._on_data()
     term, (scored, rates) = model.network.terms[0], parted(constraints)
     rows = ScoredRows(model.network, data)
@@ -510,8 +509,6 @@ def hold(
     )  # fmt: skip
     model._fit = replace(model._fit, method=None, laplace=None, report=report)
     _warn_of_missed_rates(report)
-    if not brief:
-        model._warn(data, held=True, again=judged)
 
 
 def _warn_of_missed_rates(report: ConstraintReport) -> None:

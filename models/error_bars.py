@@ -125,12 +125,12 @@ class Posterior:
             )
         X = self.read(X)
         data = self.model._unlabeled(X, lengths)
-        center, width = (self._by_sample(x, data) for x in self._known(data))
+        center, width = (self._by_sample(x, data) for x in self._linearized(data))
         found = self._likelihood.predicted(center, width, self._noise(X), self.laplace.degrees)
         power = self._moments.power
         return found if power is None else PowerPrediction.of(power, found)
 
-    def _known(self, data: Data) -> tuple[Tensor, Tensor]:
+    def _linearized(self, data: Data) -> tuple[Tensor, Tensor]:
         """Return means and ignorance, (samples, rows, outputs), of y or of its power."""
         each = self.laplace.outputs(self._forward(data))
         pairs = [(u, v.diagonal(dim1=-2, dim2=-1).sqrt()) for u, v in each]
@@ -196,7 +196,7 @@ class Posterior:
             return torch.stack([self._by_sample(self._answered(one), data) for one in drawn])
         raised, power = self._moments.raised(drawn), self._moments.power
         if power is not None:
-            raised = power.about_training(raised, *self._known(data))
+            raised = power.about_training(raised, *self._linearized(data))
         drawn = self._likelihood.drawn(raised, self._noise(X, drawn.ndim - 2), source)
         if power is not None:
             drawn = power.quantile(drawn)

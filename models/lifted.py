@@ -396,6 +396,7 @@ class Lifted(Prepared):
 
             trained = isinstance(method, Global)  # by a convex problem that has them
             hold(self, constraints, given[0], progress, on_step, given[2], trained)
+            self._warn(self._on_data(), held=True)
             return
         if self.refit_output and not self.interrupted:
             fitted, source = self._known, self._generator()

@@ -154,9 +154,7 @@ def verdicts(
             for x in one.comparisons(labels, values.shape[1])
             for side in _sides(x, [share.of(values) for _, share in x.parts])
         ]
-        means, rows, limit, below, bound = max(
-            each, key=lambda side: abs(side[4] - side[2]) * (-1 if side[4] <= side[2] else 1)
-        )
+        means, rows, limit, below, bound = max(each, key=lambda side: side[4] - side[2])
         holds, seen = bound <= limit, means[0] - sum(means[1:])
         needed = None if holds else _needed(means, rows, delta, limit, one.soft)
         told = abs(seen) if len(rows) == 2 else seen, bound, limit

@@ -204,11 +204,12 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         train = partial(fit, rows=(X, y), sample_weight=weights)
         model = self._of_best_size((X, y, weights), outputs, train)
         if model is not None:
-            finish = partial(hold, model, held, data[0], bool(self.verbose), None, judged=True)
+            finish = partial(hold, model, held, data[0], bool(self.verbose), None)
             if search is None:
                 finish()
             else:
                 search.choose(model, finish)
+            model._warn(model._on_data(), held=True, again=True)
         return model
 
     def _with_warranty(
@@ -225,7 +226,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             model = self._of_best_size(some, outputs, train)
             if model is not None:
                 model.errors_aside = errors
-                hold(model, held, some[0], bool(self.verbose), None, judged=True)
+                hold(model, held, some[0], bool(self.verbose), None)
+                model._warn(model._on_data(), held=True, again=True)
                 model.errors_aside = 1.0
             return model
 
