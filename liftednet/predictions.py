@@ -11,13 +11,16 @@ from torch import Tensor
 
 from liftednet.errors import DataError
 from liftednet.noise import Noise
-from liftednet.power import Power, normal_points
+from liftednet.power import Power
 from liftednet.validation import finite_numbers, require_share
 
 _MOST_DEGREES = 1e9  # from which Student's distribution is the normal one
-_POINTS = 20  # of Gauss-Hermite quadrature
+_POINTS, _REACH = 24, 8.0  # to each side of a normal law, evenly, and how many widths out
+_MOST_WIDTH = 10.0  # of logarithms, for which there are so many times as many
+_KERNEL = 2 / 3  # of the distance of two points: laws as wide leave ripples of 3e-4
 _POISSON = 1 + 1e-6  # s at which a negative binomial is Poisson's but for a millionth
 MOST_LOGARITHM = 36.0  # of a rate: counts beyond are no whole numbers of float64
+_LEAST_LOGARITHM = -80.0  # which has a reciprocal in float32, too
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +143,8 @@ class CountPrediction(Prediction):
     Attributes:
         rates: (points, samples, outputs).
         shares: (points, 1, 1), of sum 1.
-        dispersion: s, (outputs,): variances are s r, by negative binomials where s is above 1.
+        dispersion: s, (points, samples, outputs): variances are s r, by negative binomials where s
+            is above 1.
     """
 
     rates: Tensor
@@ -149,44 +153,57 @@ class CountPrediction(Prediction):
 
     @classmethod
     def around(cls, center: Tensor, width: Tensor, dispersion: Tensor) -> CountPrediction:
-        """Return the counts whose rates have logarithms from N(center, width^2)."""
-        logarithms, shares = normal_points(center, width, _POINTS)
-        rates = logarithms.clamp(max=MOST_LOGARITHM).exp()
+        """Return the counts whose rates have logarithms from N(center, width^2).
+
+        Even points stand for that law. Counts of large rates are nearer to theirs than points are
+        to each other: those are taken as wide as the gaps, and the points together by as much.
+        """
+        s = dispersion.clamp(min=1).to(center)
+        widest = float(width.max()) if width.numel() else 0.0
+        half = round(_POINTS * min(max(widest, 1.0), _MOST_WIDTH))
+        points = torch.linspace(-_REACH, _REACH, 2 * half + 1).to(center)
+        z = points.view(-1, *(1,) * center.ndim)
+        shares = (-z.square() / 2).softmax(0)
+        rates = (center + z * width).clamp(max=MOST_LOGARITHM).exp()
         mean = (shares * rates).sum(0)
         apart = (shares * (rates - mean).square()).sum(0).sqrt()
-        most = dispersion.clamp(min=1).to(mean)
-        noise = (most * mean).sqrt()
-        return cls(center.exp(), noise, apart, rates=rates, shares=shares, dispersion=most)
+        wide = (_KERNEL * (points[1] - points[0]) * width).square()  # variances of logarithms
+        added = (wide - s * (-center).exp()).clamp(min=0)
+        near = center + added / 2 + z * (width.square() - added).sqrt()  # as means of laws lie
+        near = near.clamp(_LEAST_LOGARITHM, MOST_LOGARITHM).exp()
+        noise = (s * mean).sqrt()
+        laws = torch.maximum(s, near * wide)
+        return cls(center.exp(), noise, apart, rates=near, shares=shares, dispersion=laws)
 
     def quantile(self, level: float) -> Tensor:
         """Return the least count that is not passed with a probability, (samples, outputs)."""
-        from scipy.stats import nbinom, poisson
+        from scipy.special import betainc, gammaincc
 
-        rates, shares = self.rates.cpu().numpy(), self.shares.cpu().numpy()
-        s = self.dispersion.cpu().numpy()
-        varied, least = bool((s > 1).any()), np.maximum(s, _POISSON)
-
-        def law(r: Any) -> Any:
-            return nbinom(r / (least - 1), 1 / least) if varied else poisson(r)
-
-        low, high = (law(end).ppf(level) for end in (rates.min(0), rates.max(0)))
-        each = law(rates)
-        while (low < high).any():  # each is between those of the least and of the largest rate
+        r, s, shares = (
+            x.double().cpu().numpy() for x in (self.rates, self.dispersion, self.shares)
+        )
+        varied = s > _POISSON
+        sizes = r / (np.maximum(s, _POISSON) - 1)
+        high = np.ceil((r + np.sqrt(s * r * level / (1 - level))).max(0))  # Cantelli's inequality
+        low = np.zeros_like(high)
+        while (low < high).any():
             middle = low + (high - low) // 2
-            enough = (shares * each.cdf(middle)).sum(0) >= level
-            low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
-        return torch.from_numpy(low).to(self.rates)
+            each = np.where(varied, betainc(sizes, middle + 1, 1 / s), gammaincc(middle + 1, r))
+            enough = (shares * each).sum(0) >= level
+            above = np.maximum(middle + 1, np.nextafter(middle, np.inf))  # beyond 2^53, too
+            low, high = np.where(enough, low, above), np.where(enough, middle, high)
+        beyond = (shares * (r >= 0.999 * np.exp(MOST_LOGARITHM))).sum(0) > 1 - level
+        return torch.from_numpy(np.where(beyond, np.inf, low)).to(self.rates)
 
     def _log_density(self, y: Tensor) -> Tensor:
         """Return log P(y), (samples, outputs)."""
-        r, s = self.rates, self.dispersion
-        each = torch.xlogy(y, r) - r - torch.lgamma(y + 1)
-        if bool((s > 1).any()):
-            size = r / (s - 1)
-            count = torch.lgamma(y + size) - torch.lgamma(size) - torch.lgamma(y + 1)
-            varied = count - size * s.log() + torch.xlogy(y, 1 - 1 / s)
-            each = torch.where(s > 1, varied, each)
-        return torch.logsumexp(each + self.shares.log(), 0)
+        y, r, s = y.double(), self.rates.double(), self.dispersion.double()
+        plain = torch.xlogy(y, r) - r - torch.lgamma(y + 1)
+        size = r / (s.clamp(min=_POISSON) - 1)
+        count = torch.lgamma(y + size) - torch.lgamma(size) - torch.lgamma(y + 1)
+        varied = count - size * s.log() + torch.xlogy(y, 1 - 1 / s)
+        each = torch.where(s > _POISSON, varied, plain)
+        return torch.logsumexp(each + self.shares.log(), 0).to(self.rates)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

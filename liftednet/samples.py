@@ -90,11 +90,12 @@ def spread(rows: Tensor, weights: Tensor | None = None) -> Spread:
         weights: (samples,) how often each row counts; None for once.
     """
     dtype = torch.promote_types(rows.dtype, torch.float32) if weights is None else torch.float64
-    own = _spread(rows.detach(), weights, dtype)
+    rows = rows.detach() if rows.is_floating_point() else rows.to(dtype)  # of a mask, h > 0
+    own = _spread(rows, weights, dtype)
     (least, most), width = _SQUARED, own.high - own.low
     beyond = (width > 0) & (width < least) | (width > most)
     if dtype is not torch.float64 and bool(beyond.any()):
-        own = _spread(rows.detach(), weights, torch.float64)
+        own = _spread(rows, weights, torch.float64)
     if processes.size() == 1:
         return own
     mass = torch.full_like(own.mean, own.mass)

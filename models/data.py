@@ -65,6 +65,18 @@ class Data:
         return len(self) if weights is None else float(weights.sum())
 
     @property
+    def masses(self) -> Tensor:
+        """What every sample weighs in a loss, (samples,): one with a label a step that at each."""
+        weights = self.values.get(SAMPLE_WEIGHTS)
+        masses = torch.ones(len(self)) if weights is None else weights.cpu()
+        each = any(
+            v.ndim == 3 and x not in self.last_only
+            for x, v in self.values.items()
+            if isinstance(x, Label)
+        )
+        return masses.double() * (self.values[TIME].known if each else 1)
+
+    @property
     def raw(self) -> Data:
         """The data before they are standardized, where that is done for some samples at a time."""
         return self
@@ -332,6 +344,8 @@ def _encoded(
             f"y of shape {tuple(y.shape)} has a number for each of the {timeline.steps} steps: "
             f"give (samples, steps, {outputs}), as y[..., None] is for one output."
         )
+    if y.ndim == 3 and y.shape[2] == 1 != outputs and not y.is_floating_point():
+        raise DataError(f"y of shape {tuple(y.shape)} has labels: give y[..., 0], one a step.")
     y = y.to(timeline.device)
     counted = timeline.valid if per_step else timeline.last
     rows = y.transpose(0, 1)[counted] if per_step else y[counted.nonzero()[:, 1]]
@@ -415,13 +429,11 @@ class ArrayBatches:
 
     @cached_property
     def weight(self) -> float:
-        """The mean weight of a sample."""
-        weights = self.data.raw.values.get(SAMPLE_WEIGHTS)
-        if weights is None:
-            return 1.0
+        """What a sample weighs in the mean."""
+        masses = self.data.raw.masses
         if self.numbers is not None:
-            weights = weights[self._share.own(self.numbers).to(weights.device)]
-        return processes.total_of(float(weights.sum())) / self.samples
+            masses = masses[self._share.own(self.numbers)]
+        return processes.total_of(float(masses.sum())) / self.samples
 
     def __len__(self) -> int:
         """Return the number of batches in a pass."""
@@ -455,8 +467,6 @@ class LoaderBatches:
     depends on is not remembered.
     """
 
-    weight = 1.0
-
     def __init__(self, loader: DataLoader[Any], prepare: Prepare) -> None:
         """Take the loader, and what checks and encodes a batch.
 
@@ -472,7 +482,7 @@ class LoaderBatches:
                 f"the DataLoaders of the processes have {lengths} batches, and need equally many: "
                 "a torch.utils.data.DistributedSampler gives them as many samples."
             )
-        self.samples = 0  # told by the first batches, as scales are
+        self.samples, self.weight = 0, 1.0  # told by the first batches, as scales are
         self.standardize: Callable[[Data], Data] = lambda data: data
         self._begun: Iterable[Any] | None = None
         self._before_first: list[Tensor] = []
@@ -513,6 +523,9 @@ class LoaderBatches:
         self._begun, mean = chain(read, pairs), sum(map(len, found)) / len(found)
         own = round(mean * self._length) if self._own is None else self._own
         self.samples = int(processes.total_of(own))
+        seen = [[float(data.masses.sum()), float(len(data))] for data in found]
+        total, count = processes.gathered(torch.tensor(seen).sum(0).tolist()).sum(0).tolist()
+        self.weight = total / count
         return _joined(found)
 
     def __iter__(self) -> Iterator[Data]:

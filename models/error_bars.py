@@ -219,10 +219,11 @@ class Posterior:
 
     def residuals(self) -> Tensor:
         """Return r^2 / (1 - j' H^-1 j), (samples, outputs), on the scale of training."""
-        forward = self._forward(self.model._on_data())
+        data = self.model._on_data()
+        forward = self._forward(data)
         values, alone = self._alone(forward, copies=True)
         (answers,) = forward.passed(self.laplace.point)
-        return ((values - alone) * (values - answers)).abs()[:, 0]
+        return self._by_sample(((values - alone) * (values - answers)).abs(), data)
 
     def _noise(self, X: Arrays, axes: int = 1) -> Noise:
         """Return the noise of rows in units of y, or of its powers, samples on so many axes."""

@@ -224,8 +224,7 @@ class Predictor(Settings):
     def _blocks(self) -> Blocks:
         fitted = self._known
         if fitted.blocks is None:
-            method = None if fitted.trace is None else fitted.trace.method
-            exact = isinstance(method, GaussNewton | Global)  # of the loss itself, not its envelope
+            exact = isinstance(fitted.method, GaussNewton | Global)  # of the loss, not its envelope
             blocks = self._blocks_at(fitted.structure, self._on_data(), fitted.weights, exact)
             self._fit = fitted = replace(fitted, blocks=blocks)
         assert fitted.blocks is not None  # made just now

@@ -376,7 +376,7 @@ def _require_network(network: object) -> Tensor:
 
 
 def _as_samples(x: Any, like: Tensor) -> Tensor:
-    found = samples_in(x)
+    found = samples_in(x).detach()
     whole = not found.is_floating_point() and found.dtype is not torch.uint8  # places in a table
     found = found.to(like.device, found.dtype if whole else like.dtype)
     return torch.cat([found, found]) if len(found) == 1 else found.clone()

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from liftednet import processes
 from liftednet.errors import DataError
 
 from ..bounds.tensors import in_modules, users_line
@@ -91,6 +92,7 @@ class _Tracer(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[Call] = []
+        self.untrained: dict[str, None] = {}  # where parameters are met that get no gradients there
         self.stack: list[tuple[str, nn.Module]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -102,6 +104,9 @@ class _Tracer(TorchFunctionMode):
         """Keep a call whose result has tensors, or tells Python of values."""
         kept = name == "__setitem__" or name.strip("_") in TAKEN
         versions = tuple(x._version for x in tensors_in(result))
+        used = [x for x in tensors_in((args, kwargs)) if isinstance(x, nn.Parameter)]
+        if self.stack and used and not torch.is_grad_enabled():
+            self.untrained[self.stack[-1][0] or "the network"] = None
         if self.stack and (kept or versions):
             args, kwargs = _plain((tuple(args), dict(kwargs)))
             where = tuple(self.stack), users_line()
@@ -110,25 +115,34 @@ class _Tracer(TorchFunctionMode):
             )
 
 
-@torch.no_grad()
 def trace(network: nn.Module, example: tuple[Any, ...]) -> tuple[list[Call], Any]:
     """Return the calls of a network that runs on an example, in eval mode, and its output.
 
     Args:
-        network: whose modes are what they were afterwards.
+        network: whose modes and buffers are what they were afterwards.
         example: its arguments.
 
     Raises:
         DataError: the network cannot run on the example, and which of its modules cannot.
     """
     tracer = _Tracer()
-    with _evaluated(network), in_modules(network, tracer.stack), _own_functions(tracer):
+    with (
+        torch.enable_grad(),
+        _evaluated(network),
+        in_modules(network, tracer.stack),
+        _own_functions(tracer),
+    ):
         try:
             with tracer:
                 # torch.compile's module would trace the calls, and hide them
                 output = getattr(network, "_orig_mod", network)(*example)
         except Exception as error:  # whatever a network of the user's says
             raise _cannot_run(tracer, network, example, error) from error
+    if tracer.untrained:
+        processes.warn(
+            f"{', '.join(tracer.untrained)}: run under torch.no_grad, where torch trains nothing. "
+            "Lifted they are trained: set requires_grad_(False) on what is to stand still."
+        )
     return tracer.calls, output
 
 
@@ -149,13 +163,22 @@ def _cannot_run(
 
 @contextmanager
 def _evaluated(network: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in network.modules()]
+    """Run a network in eval mode and without graphs, and leave all else as it was."""
+    before = [(module, module.training, dict(module._buffers)) for module in network.modules()]
+    contents = [(x, x.clone()) for x in network.buffers()]
+    trained = [x for x in network.parameters() if x.requires_grad]
     try:
-        network.eval()
+        network.eval().requires_grad_(False)
         yield
     finally:
-        for module, mode in modes:
+        for module, mode, buffers in before:
             module.training = mode
+            module._buffers.update(buffers)
+        for buffer, content in contents:
+            if not torch.equal(buffer, content):
+                buffer.copy_(content)
+        for parameter in trained:
+            parameter.requires_grad_()
 
 
 @contextmanager

@@ -122,12 +122,10 @@ class Counts:
 
     Attributes:
         met: samples, those of all processes.
-        rows: over how many the mean of every loss is taken.
-        some: which of the rows here; None for all of them.
+        some: which of the rows here every loss has; None for all of them.
     """
 
     met: int
-    rows: list[int]
     some: list[Tensor | None]
 
 
@@ -176,18 +174,13 @@ class BatchGradients:
         terms, known = self.structure.network.terms, batch.values
         if TIME in known:
             known = {TIME: replace(known[TIME], device=torch.device("cpu"))}
-        rows, counting = [len(batch)], list[Tensor | None]()
+        counting = list[Tensor | None]()
         for term in terms:
             mask = counted(known, batch.last_only, term.label, term.argument)
             some = None if mask is None else mask.flatten().nonzero().squeeze(1)
-            y = batch.values[term.label]
-            rows.append(y.shape[:-1].numel() if some is None else len(some))
             counting.append(None if some is None else some.to(batch.like.device))
-        if batch.among is not None and not any(term.argument.sequence for term in terms):
-            rows = [batch.among] * len(rows)
-        elif processes.size() > 1:
-            rows = processes.gathered(rows).sum(0).long().tolist()
-        return Counts(rows[0], rows[1:], counting)
+        met = batch.among
+        return Counts(int(processes.total_of(len(batch))) if met is None else met, counting)
 
     def of(
         self, batch: Data, weights: Sequence[Weights], counts: Counts, mean: float
@@ -198,12 +191,13 @@ class BatchGradients:
             batch: some samples.
             weights: of the network.
             counts: of the batch.
-            mean: weight of a sample.
+            mean: what a sample weighs, as `Batches.weight`.
         """
-        rules = partial(self._rule, batch, max(counts.rows) * mean)
+        mass = counts.met * mean
+        rules = partial(self._rule, batch, mass)
         ends = TIME in batch.values and not batch.values[TIME].full and self._pulled_at_ends
         if ends or not self._chained:
-            return self._by_autograd(batch, weights, counts, mean, rules, ends)
+            return self._by_autograd(batch, weights, counts, mass, rules, ends)
         # A product of a hundred rows takes no longer than a node of autograd's graph.
         values, passed = dict(batch.values), list[tuple[Tensor, Rule | None]]()
         inputs: list[Tensor] = [values[self.structure.network.inputs[0]]]
@@ -215,7 +209,7 @@ class BatchGradients:
             passed.append((u, rule))
         output = weights[-1].apply(inputs[-1])
         loss, _, slope = self._output_gradient(
-            self.structure.network.terms[0], batch, output, counts.some[0], counts.rows[0] * mean
+            self.structure.network.terms[0], batch, output, counts.some[0], mass
         )
         slopes: list[Tensor] = [slope]
         for above, states, (u, rule) in zip(
@@ -229,7 +223,7 @@ class BatchGradients:
     @torch.enable_grad()
     @batch_statistics()
     def _by_autograd(
-        self, batch: Data, weights: Sequence[Weights], counts: Counts, mean: float, rules: Rules,
+        self, batch: Data, weights: Sequence[Weights], counts: Counts, mass: float, rules: Rules,
         ends: bool,
     ) -> tuple[Tensor, list[LayerGradient], Values]:  # fmt: skip
         """Return the same of any graph."""
@@ -241,10 +235,8 @@ class BatchGradients:
         values = passed_forward(self.structure.groups, given, activate, known, rules, ends=ends)
         outputs = [_scores(term.argument, values, known) for term in terms]
         found = [
-            self._output_gradient(term, batch, output, some, rows * mean)
-            for term, output, some, rows in zip(
-                terms, outputs, counts.some, counts.rows, strict=True
-            )
+            self._output_gradient(term, batch, output, some, mass)
+            for term, output, some in zip(terms, outputs, counts.some, strict=True)
         ]
         losses, tops, slopes = zip(*found, strict=True)
         wanted = [
@@ -278,21 +270,21 @@ class BatchGradients:
         rule: Targets = rules(state)
         return rule if state.sequence else rule.at(u)  # steps of several processes do not meet
 
-    def _rule(self, batch: Data, counts: float, state: State) -> Rule:
+    def _rule(self, batch: Data, mass: float, state: State) -> Rule:
         # The slopes that come back are those of a mean, and so lam is that of a mean, too.
         divergence, held = self.structure.divergences[state], self.structure.held(state)
         lam = self.structure.lam[state]
         if held.activation.margin is not None:  # no push moves a target across a jump
             divergence = held = Margin(held.activation)
         weights = batch.values.get(SAMPLE_WEIGHTS)
-        return Targets(divergence, held, lam / counts, weights, lam > _CANCELS)
+        return Targets(divergence, held, lam / mass, weights, lam > _CANCELS)
 
     def _output_gradient(
         self, term: Term, batch: Data, u: Tensor, some: Tensor | None, mass: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return a mean loss, the last pre-activations, and their part of the gradient.
 
-        The mean is over all rows, of so much weight, of which other processes may have some.
+        The mean is over samples of so much weight in all, of which other processes may have some.
         """
         y = batch.values[term.label]
         weights = row_weights(batch.values, y)

@@ -181,7 +181,6 @@ class GaussNewton:
                 memory.get("matrix", False), memory.get("crossed"),
             )  # fmt: skip
         else:
-            solver.corrections = 1  # longer steps follow the noise before the first look
             moves = steps_by_evidence(forward, place, solver)
         try:
             while number < self.steps:

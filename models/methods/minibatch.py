@@ -107,6 +107,7 @@ class Minibatch:
             moves.recall(memory["moves"])
             batches.recall(memory["batches"])
         last, epochs = memory.get("last", moves.weights), self.epochs_of(len(batches))
+        weight = memory.setdefault("weight", batches.weight)  # of what a loader began with
         memory["batches"] = batches.memory()
         while place.epoch < epochs:
             try:
@@ -115,7 +116,7 @@ class Minibatch:
                     if number < place.done:  # of the training that goes on here
                         continue
                     share = 1 - (place.epoch * len(batches) + number) / (epochs * len(batches))
-                    moves.step(batch, share * moves.rate, batches.samples, batches.weight)
+                    moves.step(batch, share * moves.rate, batches.samples, weight)
                     if moves.due:
                         place.meet(moves.read())
                         memory.update(place=place.packed(), moves=moves.memory(), last=last)
@@ -265,7 +266,7 @@ class BatchSteps:
             batch: some samples.
             rate: step in units of the metric.
             samples: of all data, over which the penalty on the weights is shared.
-            weight: the mean weight of these samples.
+            weight: of a sample in the mean, as `Batches.weight`.
         """
         loss = None if isinstance(batch, Data) else self._replayed(batch, rate, samples, weight)
         if loss is None:

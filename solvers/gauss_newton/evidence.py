@@ -234,6 +234,8 @@ class Place:
         precision: of every output, (outputs,), None where all have the same noise.
         looks: all there were, by which units are drawn.
         failures: looks that have led to no other units since some did.
+        first: the objective where all began; None before the first step.
+        corrections: of a step; longer ones follow the noise before the first look.
     """
 
     point: Tensor
@@ -246,6 +248,8 @@ class Place:
     precision: Tensor | None = None
     looks: int = 0
     failures: int = 0
+    first: float | None = None
+    corrections: int | None = 1
 
     @property
     def chosen(self) -> tuple[Tensor, tuple[float, ...]]:
@@ -294,8 +298,11 @@ def steps_by_evidence(
     Returns:
         Whether the evidence has reached its maximum; no step lowers the objective otherwise.
     """
-    first = pulled_by(forward, place.rhos).objective(place.point)
+    if place.first is None:
+        place.first = pulled_by(forward, place.rhos).objective(place.point)
+    first = place.first
     while True:
+        solver.corrections = place.corrections
         if place.stale == _PATIENCE:
             if not place.begins_anew():
                 return True
@@ -324,7 +331,7 @@ def steps_by_evidence(
             if objective > _LEFT * first and (other := _exchange(now, place)):
                 after, decrease = other
             if seen.fitted <= _FITTED and objective < _CLEAN * first:
-                solver.corrections = None  # more than one follow the noise
+                place.corrections = None  # more than one follow the noise
         if after is not None:
             place.point = after
             attempts = 1 if found is None else found.attempts

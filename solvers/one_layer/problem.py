@@ -112,7 +112,7 @@ class HuberScores(Scores):
     def share(self, V: Tensor) -> float:
         """Return how much of residuals is not beyond s d, from where no minimum is."""
         ends = self.weights * self.delta
-        return min(1.0, float((ends / V.abs().clamp(min=torch.finfo(V.dtype).tiny)).min()))
+        return float((ends / torch.maximum(V.abs(), ends)).min())
 
     def majorant(self, f: Tensor) -> Tensor:
         """Return s min(1, d / |y - f|), whose quadratic touches H from above (Huber, 1981)."""

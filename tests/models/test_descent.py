@@ -13,6 +13,7 @@ from liftednet.errors import DataError, FitWarning, SolverError
 from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.block import Blocks
 from liftednet.models.data import LoaderBatches
+from liftednet.models.methods import descent
 from liftednet.models.results import Ending, Step
 from liftednet.solvers import solve
 from liftednet.solvers.generalized_linear import GeneralizedLinear
@@ -74,7 +75,10 @@ def test_the_trace_has_the_objective_of_layers_of_which_a_slice_is_used(layer):
 
 
 @pytest.mark.parametrize("sequence", [False, True])  # of which CVXPY, and a block fit, has states
-def test_states_of_samples_with_weights_are_fitted_as_those_of_copies(sequence, generator):
+def test_states_of_samples_with_weights_are_fitted_as_those_of_copies(
+    sequence, generator, monkeypatch
+):
+    monkeypatch.setattr(descent, "_SHARE", 0.0)
     net = Network()
     layer = layers.dense(net.input(2, sequence=sequence), 6)
     net.loss("mse" if sequence else "poisson", layers.dense(net.state("tanh", layer), 1))

@@ -12,9 +12,10 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet import activations, losses
+from liftednet import Network, activations, losses
 from liftednet.errors import DataError, DeclarationError
-from liftednet.models import LiftedMLP, Minibatch
+from liftednet.layers import dense
+from liftednet.models import Lifted, LiftedMLP, Minibatch
 from liftednet.models.data import Data, prepared
 from liftednet.models.methods.batch_gradients import Targets, _Lifted
 from liftednet.models.methods.minibatch import BatchSteps
@@ -104,6 +105,28 @@ def test_a_step_ends_at_the_nearest_point_of_the_constraint(penalty: Penalty) ->
     assert p.value is not None and np.allclose(found.matrix, p.value, atol=1e-5)
     means = x.mean(0) @ w + 1, x.mean(0) @ found.matrix + bias_of(found)
     torch.testing.assert_close(*means)  # what the constraint moves, the bias brings back
+
+
+def test_steps_count_as_in_the_objective() -> None:
+    """A label a step and one a sequence, lengths, weights, rho: least squares in closed form."""
+    x, lengths = normal(30, 6, 2), torch.arange(30) % 6 + 1
+    weights = lengths.double() ** 2
+    every, last = normal(30, 6, 1, seed=1), normal(30, 1, seed=2)
+    network = Network()
+    answers = dense(network.input(2, sequence=True), 1, bias=False)
+    for _ in range(2):
+        network.loss("squared-error", answers)
+    method = Minibatch(300, batch_size=30)
+    model = Lifted(network, rho=20.0, method=method, standardize=False)
+    model.fit(x, (every, last), lengths=lengths, sample_weight=weights)
+    there = torch.arange(6) < lengths[:, None]
+    of_steps = (weights[:, None] * there)[..., None] * x
+    ends = x[torch.arange(30), lengths - 1]
+    of_ends = weights[:, None] * ends
+    left = of_steps.flatten(0, 1).T @ x.flatten(0, 1) + of_ends.T @ ends + 40 * torch.eye(2)
+    right = of_steps.flatten(0, 1).T @ every.flatten(0, 1) + of_ends.T @ last
+    found = model.weights[0].matrix
+    torch.testing.assert_close(found, torch.linalg.solve(left, right), atol=1e-6, rtol=1e-6)
 
 
 def test_no_step_is_longer_than_the_parabola_allows():

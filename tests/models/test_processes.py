@@ -30,6 +30,7 @@ from liftednet.layers import dense
 from liftednet.losses import CrossEntropy, Huber, SquaredError
 from liftednet.models import Checkpoint, FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.lifted import Lifted
+from liftednet.models.methods import descent
 from liftednet.penalties import L1, SquaredFrobenius
 from liftednet.solvers import base
 from tests.draws import normal
@@ -71,7 +72,7 @@ def _own(rank: int, shares: tuple[int, ...]) -> slice:
 
 def _full(rank: int, shares: tuple[int, ...]) -> list[Found]:
     # Fits end at their tolerance, which may be anywhere within it: closer ones agree closer.
-    base._TOLERANCES[torch.float64] = 1e-10
+    base._TOLERANCES[torch.float64], descent._SHARE = 1e-10, 0.0
     given = FullBatch(1, tolerance=1e-10), _own(rank, shares)
     # Two steps of the other solvers of states are no solution.
     solver: Any = {"state_solver": "newton-over-time"}

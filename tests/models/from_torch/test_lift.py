@@ -76,7 +76,9 @@ def test_a_step_on_a_minibatch_follows_the_gradient_where_lam_is_large(case, gen
     steps = BatchSteps(structure, weights, method, generator)  # type: ignore[arg-type]
     with torch.no_grad():
         asked = steps.gradients
-        loss, slopes, _ = asked.of(batch, steps.weights, asked.counts(batch), 1.0)
+        loss, slopes, _ = asked.of(
+            batch, steps.weights, asked.counts(batch), float(batch.masses.mean())
+        )
     wanted = functional.cross_entropy(network(x).flatten(0, -2), y.flatten())
     wanted.backward()
     torch.testing.assert_close(float(loss), float(wanted.detach()))
@@ -147,6 +149,31 @@ def test_frozen_parts_stay_frozen(generator) -> None:
     lifted.fit(x, torch.arange(30) % 10).write_()
     for name, parameter in network.named_parameters():
         assert torch.equal(parameter, before[name]) is not parameter.requires_grad, name
+
+
+class Watched(nn.Module):
+    """A part that torch does not train, and a buffer that every call changes."""
+
+    calls: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.back, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        with torch.no_grad():
+            h = self.back(x)
+        return self.last(h * (h > 0))
+
+
+def test_reading_changes_no_buffer_and_tells_of_what_torch_does_not_train(generator) -> None:
+    network, x = Watched(), torch.randn(20, 3, generator=generator)
+    with pytest.warns(UserWarning, match="back: run under torch.no_grad"):
+        lifted = lift(network, x[:2], loss=CrossEntropy(), show=False, method=FEW)
+    assert int(network.calls) == 0 and all(p.requires_grad for p in network.parameters())
+    lifted.fit(x, torch.arange(20) % 2)  # a mask is no state whose units may be dead
 
 
 def pooled(*window: Any) -> nn.Module:
