@@ -95,8 +95,9 @@ class FullBatch:
         ahead = _Ahead(blocks, memory.get("ahead")) if self.extrapolation else None
 
         while sweep < self.sweeps:
-            if not done:
-                worst, objective = 0.0, blocks.objective()
+            worst = worst if done else 0.0
+            if math.isnan(objective):  # from here on every update tells what it has lowered it by
+                objective = blocks.objective()
             todo = blocks.sweep()
             for block in todo[done:]:
                 step = _update(blocks, block, solvers, sweep, objective)
@@ -111,7 +112,8 @@ class FullBatch:
                 return Ending.CONVERGED
             sweep, done = sweep + 1, 0
             if ahead is not None:
-                step = ahead.step(blocks, sweep - 1)
+                step = ahead.step(blocks, sweep - 1, objective)
+                objective = step.objective
                 _remember(memory, [sweep, done, worst, objective], blocks, ahead)
                 yield step
         return Ending.BUDGET
@@ -140,7 +142,8 @@ class Solvers:
         wanted = self._wanted(problem, goal)
         solver = choose(problem, wanted)
         if wanted == "auto" and "tolerance" in vars(solver):  # others are exact
-            solver = replace(solver, tolerance=max(goal, default_tolerance(dtype)))
+            goal = max(goal, default_tolerance(dtype))
+            solver = replace(solver, tolerance=goal)  # type: ignore[type-var]
         cache = solver.prepare(problem, self._caches.get(name))
         self._caches[name] = cache
         solution = solver.solve(problem, value, cache).require_usable()
@@ -229,9 +232,8 @@ class _Ahead:
         """Return the last point and the factor."""
         return {"factor": self._factor, "previous": remembered(self._previous)}
 
-    def step(self, blocks: Blocks, sweep: int) -> Step:
+    def step(self, blocks: Blocks, sweep: int, objective: float) -> Step:
         """Extrapolate where that lowers the objective, and say what it did."""
-        objective = blocks.objective()
         reached, decrease = blocks.snapshot(), 0.0
         try:
             blocks.extrapolate(self._previous, self._factor)
