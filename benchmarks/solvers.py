@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.harness.report import machine
 from benchmarks.harness.runs import RESULTS
-from benchmarks.subproblems import outputs, states, tight_states, weights
+from benchmarks.subproblems import of_trainings, outputs, states, tight_states, weights
 from benchmarks.subproblems.harness import Row, cells, drawn_seed, measure, show
 from liftednet.solvers.compiled import solvers as compiled
 
@@ -33,6 +33,7 @@ PROBLEMS = {
     "large-states": states.large,
     "boxes": states.boxes,
     "tight-states": tight_states.comparisons,
+    "of-trainings": of_trainings.comparisons,
 }
 ROUNDS = 3
 PER_ROW = "date", "load", "processor"

@@ -30,26 +30,37 @@ def fit(samples: int, outputs: int, soft: bool, dtype: torch.dtype = torch.float
 
 
 def comparison(samples: int, outputs: int, soft: bool, slow: int) -> Comparison:
-    problem, single = fit(samples, outputs, soft), fit(samples, outputs, soft, torch.float32)
+    return of_fit(fit(samples, outputs, soft), slow, "soft" if soft else "one-hot")
+
+
+def of_fit(problem: OutputFit, slow: int, name: str) -> Comparison:
+    """Return the comparison of a fit in float64, and the same in float32."""
+    samples, outputs = problem.target.shape
+    parts = problem.target.float(), problem.divergence, problem.pre_activation.float()
+    single = OutputFit(problem.loss, *parts, problem.lam)
 
     def judge(value: Tensor) -> float:
         n = len(value)
         part = OutputFit(
-            problem.loss, problem.target[:n], problem.divergence, problem.pre_activation[:n]
+            problem.loss,
+            problem.target[:n],
+            problem.divergence,
+            problem.pre_activation[:n],
+            problem.lam,
         )
         return part.measure(value.double()).residual
 
     def tuned(build: Callable[..., Callable[[], Tensor]], *of: int | str) -> Callable[[], Tensor]:
         return loosest(partial(build, problem, *of), judge)
 
-    ours, torch_only, labels = CompiledSimplex(), SimplexDual(), "soft" if soft else "one-hot"
+    ours, torch_only = CompiledSimplex(), SimplexDual()
     cvxpy = slow and [
         Method("CVXPY re-solved, CLARABEL", tuned(_resolved, slow), slow),
         Method("CVXPY block, CLARABEL", tuned(_block, slow, "CLARABEL"), slow),
         Method("CVXPY block, SCS", tuned(_block, 10, "SCS"), 10),
     ]
     return Comparison(
-        f"simplex cross-entropy, {outputs} outputs, {samples:,} samples, {labels}",
+        f"simplex cross-entropy, {outputs} outputs, {samples:,} samples, {name}",
         [
             Method("liftednet compiled-simplex", lambda: ours.solve(problem).value, samples, True),
             Method("liftednet, float32", lambda: ours.solve(single).value, samples, True),

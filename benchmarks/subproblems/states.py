@@ -1,6 +1,6 @@
 """State fits below a joint link: least squares in a box, most often z >= 0, one shared matrix.
 
-Rows of JAX and DAQP appear where these are installed.
+Rows of JAX, DAQP, PIQP and ProxQP appear where these are installed.
 """
 
 from __future__ import annotations
@@ -74,6 +74,14 @@ class Case:
         hessian = np.eye(len(weight)) + self.ratio * weight @ weight.T
         linear = self.u.numpy() + self.ratio * (self.v - self.bias).numpy() @ weight.T
         return hessian, linear
+
+
+def of_fit(problem: StateFit, name: str) -> Case:
+    """Return a fit of nonnegative states below one quadratic link."""
+    (link,) = problem.links
+    ratio = link.lam / problem.lam
+    parts = (x.double() for x in (link.weight, link.offset, problem.pre_activation, link.target))
+    return Case(name, *parts, ratio)
 
 
 def synthetic(units: int, above: int, condition: float, samples: int, shift: float = 0.0) -> Case:
@@ -219,6 +227,9 @@ def _alternatives(
     few = min(max(2, slow // 10), len(case.u))
     if find_spec("daqp") is not None:
         yield Method("DAQP", lambda: _daqp(case, slow), slow)
+    for name, module, build in (("PIQP", "piqp", _piqp), ("ProxQP", "proxsuite", _proxqp)):
+        if find_spec(module) is not None:
+            yield Method(name, loosest(partial(build, case, slow), judge), slow)
     if case.upper == np.inf:
         run = lambda: _rows(nnls(matrix, right(i))[0] for i in range(slow))  # noqa: E731
         yield Method("scipy nnls", run, slow)
@@ -245,6 +256,42 @@ def _daqp(case: Case, samples: int) -> Tensor:
         return found
 
     return _rows(one(i) for i in range(samples))
+
+
+def _piqp(case: Case, samples: int, tolerance: float) -> Callable[[], Tensor]:
+    import piqp
+
+    hessian, linear = case.quadratic()
+    units = len(hessian)
+    solver = piqp.DenseSolver()
+    solver.settings.eps_abs = solver.settings.eps_rel = tolerance
+    ends = np.zeros(units), np.full(units, min(case.upper, 1e30))
+    solver.setup(np.asfortranarray(hessian), -linear[0], x_l=ends[0], x_u=ends[1])
+
+    def one(i: int) -> Array:
+        solver.update(c=-linear[i])
+        solver.solve()
+        return np.array(solver.result.x)
+
+    return lambda: _rows(one(i) for i in range(samples))
+
+
+def _proxqp(case: Case, samples: int, tolerance: float) -> Callable[[], Tensor]:
+    from proxsuite import proxqp
+
+    hessian, linear = case.quadratic()
+    units = len(hessian)
+    solver = proxqp.dense.QP(units, 0, 0, True)
+    solver.settings.eps_abs, solver.settings.eps_rel = tolerance, tolerance
+    ends = {"l_box": np.zeros(units), "u_box": np.full(units, min(case.upper, 1e20))}
+    solver.init(hessian, -linear[0], **ends)
+
+    def one(i: int) -> Array:
+        solver.update(g=-linear[i])
+        solver.solve()
+        return np.array(solver.results.x)
+
+    return lambda: _rows(one(i) for i in range(samples))
 
 
 def _rows(rows: Iterator[Array]) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.linear_model import Ridge as SklearnRidge
@@ -31,8 +32,12 @@ TOLERANCE = 1e-6
 def ridge(samples: int, inputs: int, units: int, dtype: torch.dtype) -> Comparison:
     generator = torch.Generator().manual_seed(drawn_seed())
     x = torch.randn(samples, inputs, generator=generator, dtype=dtype).relu()
-    v = torch.randn(samples, units, generator=generator, dtype=dtype)
-    rho = 0.5
+    return ridge_of(x, torch.randn(samples, units, generator=generator, dtype=dtype), 0.5)
+
+
+def ridge_of(x: torch.Tensor, v: torch.Tensor, rho: float, name: str = "") -> Comparison:
+    """Return min |X W + b - V|^2 / 2 + rho |W|^2."""
+    (samples, inputs), units, dtype = x.shape, v.shape[1], x.dtype
 
     def fresh() -> WeightFit:  # nothing is kept from run to run
         return WeightFit(joint(Identity()), Design(x), v, SquaredFrobenius(rho))
@@ -56,7 +61,7 @@ def ridge(samples: int, inputs: int, units: int, dtype: torch.dtype) -> Comparis
         return Weights(torch.from_numpy(matrix), torch.from_numpy(bias))
 
     return Comparison(
-        f"ridge weights, {inputs} to {units}, {samples:,} samples, {str(dtype)[6:]}",
+        f"ridge weights, {inputs} to {units}, {samples:,} samples, {str(dtype)[6:]}{name}",
         [
             Method("liftednet ridge", lambda: Ridge().solve(fresh()).value, samples, True),
             Method("one Gram product and one factor", bound, samples),
@@ -103,7 +108,14 @@ def multinomial(features: str, samples: int, rho: float, solvers: tuple[str, ...
         generator = torch.Generator().manual_seed(drawn_seed())
         drawn = torch.randn(784, 100, generator=generator, dtype=torch.float64) / 10
         x = (x @ drawn).relu()
-    v = CrossEntropy().encode(y, 10)
+    return multinomial_of(x, y, rho, solvers, f"MNIST {features}")
+
+
+def multinomial_of(
+    x: torch.Tensor, y: torch.Tensor, rho: float, solvers: tuple[str, ...], name: str
+) -> Comparison:
+    """Return the multinomial regression of labels y on X with rho |W|^2."""
+    samples, v = len(x), CrossEntropy().encode(y, int(y.max()) + 1)
     problem = WeightFit(CrossEntropy().divergence, Design(x), v, SquaredFrobenius(rho))
     goal = TOLERANCE * float(problem.cross.abs().max()) / samples  # of the mean loss
 
@@ -121,15 +133,79 @@ def multinomial(features: str, samples: int, rho: float, solvers: tuple[str, ...
         return run
 
     ours = GeneralizedLinear(TOLERANCE)
+    judge = lambda value: problem.measure(value).residual  # noqa: E731
+    glmnet = find_spec("glmnet") is not None and v.shape[1] > 2
     return Comparison(
-        f"multinomial weights, MNIST {features} ({x.shape[1]}), {samples:,} samples, rho {rho:g}",
+        f"multinomial weights, {name} ({x.shape[1]}), {samples:,} samples, rho {rho:.3g}",
         [
             Method(
                 "liftednet generalized-linear", lambda: ours.solve(problem).value, samples, True
             ),
             *(Method(f"scikit-learn, {name}", sklearn(name), samples) for name in solvers),
+            *(
+                [Method("glmnet", loosest(partial(_glmnet, x, y, rho), judge), samples)]
+                if glmnet
+                else []
+            ),
         ],
-        lambda value: problem.measure(value).residual,
+        judge,
+    )
+
+
+def _glmnet(
+    x: torch.Tensor, y: torch.Tensor, rho: float, tolerance: float
+) -> Callable[[], Weights]:
+    """Return ridge, in y of (samples, 1), or multinomial regression by a path that ends at rho."""
+    from glmnet import ElasticNet, LogitNet
+
+    kind = LogitNet if y.ndim == 1 else ElasticNet
+    alpha = 0.0 if y.ndim == 1 else 1.0
+    last = 2 * rho / len(x) if y.ndim == 1 else rho / len(x)
+    path = last * np.geomspace(100, 1, 5)
+    options = {"standardize": False, "n_splits": 0, "tol": tolerance**2, "max_iter": 100_000}
+
+    def run() -> Weights:
+        model = kind(alpha, lambda_path=path, **options).fit(x.numpy(), y.numpy().squeeze())
+        found = torch.from_numpy(model.coef_path_[..., -1].reshape(-1, x.shape[1]).T.copy())
+        return Weights(found, torch.from_numpy(np.atleast_1d(model.intercept_path_[..., -1])))
+
+    return run
+
+
+def tight(problem: WeightFit, name: str) -> Comparison:
+    """Return a fit of a smooth tight divergence, beside L-BFGS on all weights at once."""
+    shape = (problem.design.features + problem.design.bias, problem.units)
+
+    def valued(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        stacked = torch.from_numpy(flat).view(shape)
+        w = stacked[: problem.design.features]
+        slope = problem.gradient(stacked)[0]
+        slope[: len(w)] = problem.penalty.stationarity(w, slope[: len(w)], 0.0)
+        return float(problem.total(stacked)), slope.flatten().numpy()
+
+    def scipy(tolerance: float) -> Callable[[], Weights]:
+        options = {"gtol": tolerance, "ftol": 0.0, "maxiter": 3_000, "maxfun": 6_000}
+
+        def run() -> Weights:
+            start = np.zeros(shape[0] * shape[1])
+            found = minimize(valued, start, jac=True, method="L-BFGS-B", options=options).x
+            return problem.design.centered.split(torch.from_numpy(found).view(shape))
+
+        return run
+
+    def judge(value: Weights) -> float:
+        return problem.measure(value).residual
+
+    ours, samples = GeneralizedLinear(TOLERANCE), problem.design.samples
+    return Comparison(
+        f"tight weights, {shape[0] - 1} to {shape[1]}, {samples:,} samples, {name}",
+        [
+            Method(
+                "liftednet generalized-linear", lambda: ours.solve(problem).value, samples, True
+            ),
+            Method("scipy L-BFGS-B", loosest(scipy, judge), samples),
+        ],
+        judge,
     )
 
 
@@ -183,6 +259,8 @@ def lasso(samples: int, inputs: int, units: int, share: float) -> Comparison:
         for name, module in others.items()
         if find_spec(module.split(".")[0]) is not None
     ]
+    if find_spec("glmnet") is not None and units == 1:
+        methods += [Method("glmnet", loosest(partial(_glmnet, x, v, rho), judge), samples)]
     title = f"L1 weights, {inputs} to {units}, {samples:,} samples, {share:g} of the largest rho"
     ours = Method(
         "liftednet", lambda: solve(fresh()).value, samples, True
