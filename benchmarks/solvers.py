@@ -20,7 +20,7 @@ import torch
 from benchmarks.harness.report import machine
 from benchmarks.harness.runs import RESULTS
 from benchmarks.subproblems import of_trainings, outputs, states, tight_states, weights
-from benchmarks.subproblems.harness import Row, cells, drawn_seed, measure, show
+from benchmarks.subproblems.harness import COLUMNS, Row, cells, drawn_seed, measure, show
 from liftednet.solvers.compiled import solvers as compiled
 
 PROBLEMS = {
@@ -63,12 +63,12 @@ def write(found: list[Row], where: dict[str, str]) -> None:
     lines += [
         f"Medians of {ROUNDS} interleaved runs after one that is not counted. What is not of a"
     ]
-    lines += ["training run is drawn from a seed that is new in each run of the benchmark.", ""]
+    lines += ["training run is drawn from a seed that is new in each run of the benchmark. The"]
+    lines += ["certificate is the share of ours that says how good the value is.", ""]
     for problem in dict.fromkeys(row.problem for row in rows):
         own = [row for row in rows if row.problem == problem]
         lines += [f"## {problem}", "", f"{own[0].measured}.", ""]
-        lines += ["| method | samples/s | CPU s | spread | ours is | residual | peak MB |"]
-        lines += ["| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+        lines += [f"| {' | '.join(COLUMNS)} |", f"| --- |{' ---: |' * (len(COLUMNS) - 1)}"]
         lines += [f"| {' | '.join(cells(row))} |" for row in own]
         lines += [""]
     (RESULTS / "solvers.md").write_text("\n".join(lines), encoding="utf-8")

@@ -9,16 +9,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import isnan
+from math import isnan, nan
 from statistics import median
 from typing import Any
+from unittest import mock
 
 from rich.console import Console
 from rich.table import Table
 
+from liftednet.solvers import Solver
+
 _GOAL = 1e-6  # relative KKT residual
 _TOLERANCES = [10 ** (-half / 2) for half in range(4, 25)]  # 1e-2 to 1e-12
 _TUNING = 6.0  # seconds after which a solver is tuned no further
+COLUMNS = (
+    "method", "samples/s", "CPU s", "spread", "ours is", "residual", "peak MB", "certificate",
+)  # fmt: skip
 _SLOW = 4.0  # seconds from which a method is not run once more for warmth or memory
 
 
@@ -64,7 +70,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of one method; seconds are per run, memory beyond that of the data."""
+    """What was measured of one method; seconds are per run, memory beyond that of the data.
+
+    The certificate of ours is the share of its seconds that say how good the value is.
+    """
 
     problem: str
     method: str
@@ -77,6 +86,7 @@ class Row:
     residual: float
     peak_megabytes: float
     measured: str = ""
+    certificate: float = nan
 
 
 def loosest(
@@ -136,8 +146,26 @@ def _row(
         rate,
         base / rate,
         residual,
-        peak_megabytes(method.run) if method.forks and median(times) < _SLOW else float("nan"),
+        peak_megabytes(method.run) if method.forks and median(times) < _SLOW else nan,
+        certificate=certificate_share(method.run) if method.ours else nan,
     )
+
+
+def certificate_share(run: Callable[[], Any]) -> float:
+    """Return how much of the time of one of our solvers judges what it has found."""
+    spent, judged = [0.0], Solver.judged
+
+    def timed(*given: Any) -> Any:
+        started = time.process_time()
+        try:
+            return judged(*given)
+        finally:
+            spent[0] += time.process_time() - started
+
+    started = time.process_time()
+    with mock.patch.object(Solver, "judged", timed):
+        run()
+    return spent[0] / (time.process_time() - started)
 
 
 def peak_megabytes(run: Callable[[], Any]) -> float:
@@ -165,7 +193,7 @@ def _resident() -> float:
 
 def show(rows: Sequence[Row]) -> None:
     table = Table(title=rows[0].problem, title_justify="left")
-    for column in ("method", "samples/s", "seconds", "spread", "ours is", "residual", "peak MB"):
+    for column in COLUMNS:
         table.add_column(column, justify="left" if column == "method" else "right")
     for row in rows:
         table.add_row(*cells(row))
@@ -182,4 +210,5 @@ def cells(row: Row) -> tuple[str, ...]:
         f"{row.ratio:.3g} x",
         f"{row.residual:.1e}",
         "-" if isnan(row.peak_megabytes) else f"{row.peak_megabytes:,.0f}",
+        "" if isnan(row.certificate) else f"{row.certificate:.0%}",
     )

@@ -50,7 +50,7 @@ def comparison(problem: Any, name: str, y: torch.Tensor) -> Comparison:
     if isinstance(problem, StateFit):
         if isinstance(problem.links[0].divergence, Joint):
             case = states.of_fit(problem, name)
-            return states.comparison(case, problem.samples, 40, blocks=False)
+            return states.comparison(case, problem.samples, min(40, problem.samples), blocks=False)
         return tight_states.comparison(name, problem, 10, stated=False)
     assert isinstance(problem, WeightFit)
     x, rho = problem.design.inputs, problem.penalty.rho / problem.lam  # type: ignore[attr-defined]

@@ -27,7 +27,7 @@ AnySolver = str | Solver[Any, Any, Any]
 _LARGEST_FACTOR = 50.0  # of an extrapolation
 _ROUNDING = 1e-6  # a rise below this, relative to the objective, is rounding
 _REACHABLE = 80  # times the precision: a residual that rounding lets a fit reach
-_SHARE = 0.1  # of the residual that it begins with: the next blocks move the rest
+_SHARE = 0.03  # of the residual that it begins with: the next blocks move the rest
 _STEPS_OVER_TIME = 2  # Newton steps between weight fits; more of them bring no better weights
 
 
@@ -39,11 +39,11 @@ class FullBatch:
 
     The same seed, data, versions and number of threads give the same weights on one machine, bit
     for bit. Another number of threads sums in another order: what is promised then is that every
-    fit meets its tolerance, not where. An iterative fit of several ends at a tenth of the residual
-    that it begins with, half the work for the same descent, or of `tolerance` (float32: at 1e-5 at
-    least). It may end some steps sooner or later, in directions in which the objective is flat:
-    objectives agree to about 1e-3, weights to less. A larger rho leaves no flat directions; float64
-    with a smaller tolerance brings the weights together.
+    fit meets its tolerance, not where. An iterative fit of several ends at .03 of the residual that
+    it begins with, half the work for the same descent, or at a tenth of `tolerance` (float32: at
+    1e-5 at least). It may end some steps sooner or later, in directions in which the objective is
+    flat: objectives agree to about 1e-3, weights to less. A larger rho leaves no flat directions;
+    a descent that has converged brings the weights together.
 
     Attributes:
         sweeps: the most over all blocks.
