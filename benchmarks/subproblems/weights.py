@@ -184,7 +184,7 @@ def tight(problem: WeightFit, name: str) -> Comparison:
         return float(problem.total(stacked)), slope.flatten().numpy()
 
     def scipy(tolerance: float) -> Callable[[], Weights]:
-        options = {"gtol": tolerance, "ftol": 0.0, "maxiter": 3_000, "maxfun": 6_000}
+        options = {"gtol": tolerance, "ftol": 0.0, "maxiter": 300, "maxfun": 600}
 
         def run() -> Weights:
             start = np.zeros(shape[0] * shape[1])
