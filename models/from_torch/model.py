@@ -250,7 +250,7 @@ class LiftedModule(Lifted):
             if not parameter.requires_grad:
                 yield f"stands still: {name} (requires_grad is False)"
             elif id(parameter) not in self._read:
-                yield f"stands still: {name} (no call that was read uses it)"
+                yield f"stands still: {name} (no call that was read trains it)"
         drops = (
             name
             for name, module in self.module.named_modules()
@@ -376,7 +376,7 @@ def _require_network(network: object) -> Tensor:
 
 
 def _as_samples(x: Any, like: Tensor) -> Tensor:
-    found = samples_in(x).detach()
+    found = samples_in(x)
     whole = not found.is_floating_point() and found.dtype is not torch.uint8  # places in a table
     found = found.to(like.device, found.dtype if whole else like.dtype)
     return torch.cat([found, found]) if len(found) == 1 else found.clone()

@@ -141,6 +141,7 @@ class Reader:
     _seen: dict[int, Seen] = field(default_factory=dict)
     _together: dict[int, set[tuple[int, ...]]] = field(default_factory=dict)
     _calls: list[tuple[Call, Call, list[Seen]]] = field(default_factory=list)
+    _still: bool = False  # in a call under torch.no_grad
 
     def read(self, network: nn.Module, example: tuple[Tensor, ...]) -> Seen:
         """Read a network by what it computes of an example, and return its output.
@@ -190,12 +191,13 @@ class Reader:
         return self._seen[id(output)]
 
     def _trained(self, call: Call) -> Iterator[Tensor]:
+        self._still = call.still
         found = (x for x in tensors_in([call.args, call.kwargs]) if self.trains(x))
         return iter({id(x): x for x in found}.values())
 
     def trains(self, tensor: object) -> bool:
-        """Say whether it is a parameter that is trained."""
-        return isinstance(tensor, nn.Parameter) and tensor.requires_grad
+        """Say whether it is a parameter that is trained in the call that is read."""
+        return isinstance(tensor, nn.Parameter) and tensor.requires_grad and not self._still
 
     def _layout(self, tensor: Tensor, longer: Tensor, where: str) -> Layout:
         sizes, other = tuple(tensor.shape), tuple(longer.shape)
@@ -211,6 +213,7 @@ class Reader:
         return Layout((*sizes[:axis], 1, *sizes[axis + 1 :]), axis, factor)
 
     def _read(self, call: Call, again: Call) -> None:
+        self._still = call.still
         if call.name in TAKEN and not call.versions:
             self._warn_of_taken(call)
             return

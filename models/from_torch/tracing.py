@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from liftednet import processes
 from liftednet.errors import DataError
 
 from ..bounds.tensors import in_modules, users_line
@@ -43,6 +42,7 @@ class Call:
         modules: (path, module) of those that it stands in, the innermost last.
         line: file and line in the user's code.
         versions: of the tensors in the result, which torch counts up where they change in place.
+        still: whether under torch.no_grad of the user's, where torch trains nothing.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Call:
     modules: tuple[tuple[str, nn.Module], ...]
     line: str
     versions: tuple[int, ...]
+    still: bool = False
 
     def get(self, position: int, name: str, default: Any = None) -> Any:
         """Return an argument by its place or its name."""
@@ -92,7 +93,7 @@ class _Tracer(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[Call] = []
-        self.untrained: dict[str, None] = {}  # where parameters are met that get no gradients there
+        self.depth = 0  # of torch.no_grad
         self.stack: list[tuple[str, nn.Module]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -104,17 +105,24 @@ class _Tracer(TorchFunctionMode):
         """Keep a call whose result has tensors, or tells Python of values."""
         kept = name == "__setitem__" or name.strip("_") in TAKEN
         versions = tuple(x._version for x in tensors_in(result))
-        used = [x for x in tensors_in((args, kwargs)) if isinstance(x, nn.Parameter)]
-        if self.stack and used and not torch.is_grad_enabled():
-            self.untrained[self.stack[-1][0] or "the network"] = None
         if self.stack and (kept or versions):
             args, kwargs = _plain((tuple(args), dict(kwargs)))
             where = tuple(self.stack), users_line()
             self.calls.append(
-                Call(name.strip("_"), function, args, kwargs, result, *where, versions)
+                Call(
+                    name.strip("_"),
+                    function,
+                    args,
+                    kwargs,
+                    result,
+                    *where,
+                    versions,
+                    self.depth > 0,
+                )
             )
 
 
+@torch.no_grad()
 def trace(network: nn.Module, example: tuple[Any, ...]) -> tuple[list[Call], Any]:
     """Return the calls of a network that runs on an example, in eval mode, and its output.
 
@@ -126,23 +134,13 @@ def trace(network: nn.Module, example: tuple[Any, ...]) -> tuple[list[Call], Any
         DataError: the network cannot run on the example, and which of its modules cannot.
     """
     tracer = _Tracer()
-    with (
-        torch.enable_grad(),
-        _evaluated(network),
-        in_modules(network, tracer.stack),
-        _own_functions(tracer),
-    ):
+    with _evaluated(network), in_modules(network, tracer.stack), _own_functions(tracer):
         try:
-            with tracer:
+            with _counted(tracer), tracer:
                 # torch.compile's module would trace the calls, and hide them
                 output = getattr(network, "_orig_mod", network)(*example)
         except Exception as error:  # whatever a network of the user's says
             raise _cannot_run(tracer, network, example, error) from error
-    if tracer.untrained:
-        processes.warn(
-            f"{', '.join(tracer.untrained)}: run under torch.no_grad, where torch trains nothing. "
-            "Lifted they are trained: set requires_grad_(False) on what is to stand still."
-        )
     return tracer.calls, output
 
 
@@ -163,22 +161,44 @@ def _cannot_run(
 
 @contextmanager
 def _evaluated(network: nn.Module) -> Iterator[None]:
-    """Run a network in eval mode and without graphs, and leave all else as it was."""
-    before = [(module, module.training, dict(module._buffers)) for module in network.modules()]
-    contents = [(x, x.clone()) for x in network.buffers()]
-    trained = [x for x in network.parameters() if x.requires_grad]
+    modes = [(module, module.training) for module in network.modules()]
+    buffers = [
+        (module, name, x, None if x.is_inference() else (x._version, x.clone()))
+        for module in network.modules()
+        if not isinstance(module, torch.jit.ScriptModule)
+        for name, x in module.named_buffers(recurse=False)
+    ]
     try:
-        network.eval().requires_grad_(False)
+        network.eval()
         yield
     finally:
-        for module, mode, buffers in before:
+        for module, mode in modes:
             module.training = mode
-            module._buffers.update(buffers)
-        for buffer, content in contents:
-            if not torch.equal(buffer, content):
-                buffer.copy_(content)
-        for parameter in trained:
-            parameter.requires_grad_()
+        for module, name, x, content in buffers:
+            if module._buffers[name] is not x:
+                module._buffers[name] = x
+            if content is not None and x._version != content[0]:
+                x.copy_(content[1])
+
+
+@contextmanager
+def _counted(tracer: _Tracer) -> Iterator[None]:
+    """Count in how many blocks of torch.no_grad a network runs."""
+    enter, leave = torch.no_grad.__enter__, torch.no_grad.__exit__
+
+    def entered(block: torch.no_grad) -> None:
+        tracer.depth += 1
+        enter(block)
+
+    def left(block: torch.no_grad, *given: Any) -> None:
+        tracer.depth -= 1
+        leave(block, *given)
+
+    torch.no_grad.__enter__, torch.no_grad.__exit__ = entered, left  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.no_grad.__enter__, torch.no_grad.__exit__ = enter, leave  # type: ignore[method-assign]
 
 
 @contextmanager
