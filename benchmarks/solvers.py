@@ -60,9 +60,7 @@ def write(found: list[Row], where: dict[str, str]) -> None:
     (RESULTS / "solvers.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     fixed = ", ".join(f"{k}: {v}" for k, v in where.items() if k not in PER_ROW)
     lines = ["# Fit solvers", "", f"{fixed}; the rest of what it ran on stands with each."]
-    lines += [
-        f"Medians of {ROUNDS} interleaved runs after one that is not counted. What is not of a"
-    ]
+    lines += [f"Medians of {ROUNDS} interleaved runs of 20 ms or more, after one. What is not of a"]
     lines += ["training run is drawn from a seed that is new in each run of the benchmark. The"]
     lines += ["certificate is the share of ours that says how good the value is.", ""]
     for problem in dict.fromkeys(row.problem for row in rows):

@@ -179,21 +179,27 @@ class CountPrediction(Prediction):
         """Return the least count that is not passed with a probability, (samples, outputs)."""
         from scipy.special import betainc, gammaincc
 
-        r, s, shares = (
-            x.double().cpu().numpy() for x in (self.rates, self.dispersion, self.shares)
-        )
-        varied = s > _POISSON
-        sizes = r / (np.maximum(s, _POISSON) - 1)
-        high = np.ceil((r + np.sqrt(s * r * level / (1 - level))).max(0))  # Cantelli's inequality
-        low = np.zeros_like(high)
-        while (low < high).any():
-            middle = low + (high - low) // 2
-            each = np.where(varied, betainc(sizes, middle + 1, 1 / s), gammaincc(middle + 1, r))
-            enough = (shares * each).sum(0) >= level
+        parts = self.shares, self.rates, self.dispersion
+        shares, rates, laws = (x.double().cpu().flatten(1).numpy() for x in parts)
+        mean = (shares * rates).sum(0)
+        width = np.sqrt((shares * (laws * rates + (rates - mean) ** 2)).sum(0))
+        odds = np.sqrt(level / (1 - level))  # Cantelli's inequality, to both sides
+        low = np.floor(np.maximum(mean - width / odds, 0.0))
+        high = np.ceil(mean + width * odds)
+        while (left := np.flatnonzero(low < high)).size:
+            middle = low[left] + (high[left] - low[left]) // 2
+            r, s = rates[:, left], np.maximum(laws[:, left], _POISSON)
+            below = gammaincc(middle + 1, r)  # where it has no more than Poisson's variance
+            more = s > _POISSON
+            ends = np.broadcast_to(middle + 1, r.shape)[more]
+            below[more] = betainc(r[more] / (s[more] - 1), ends, 1 / s[more])
+            enough = (shares * below).sum(0) >= level
             above = np.maximum(middle + 1, np.nextafter(middle, np.inf))  # beyond 2^53, too
-            low, high = np.where(enough, low, above), np.where(enough, middle, high)
-        beyond = (shares * (r >= 0.999 * np.exp(MOST_LOGARITHM))).sum(0) > 1 - level
-        return torch.from_numpy(np.where(beyond, np.inf, low)).to(self.rates)
+            low[left] = np.where(enough, low[left], above)
+            high[left] = np.where(enough, middle, high[left])
+        beyond = (shares * (rates >= 0.999 * np.exp(MOST_LOGARITHM))).sum(0) > 1 - level
+        found = torch.from_numpy(np.where(beyond, np.inf, low))
+        return found.view(self.mean.shape).to(self.rates)
 
     def _log_density(self, y: Tensor) -> Tensor:
         """Return log P(y), (samples, outputs)."""

@@ -25,6 +25,7 @@ _TUNING = 6.0  # seconds after which a solver is tuned no further
 COLUMNS = (
     "method", "samples/s", "CPU s", "spread", "ours is", "residual", "peak MB", "certificate",
 )  # fmt: skip
+_LEAST = 0.02  # seconds that a run is measured over
 _SLOW = 4.0  # seconds from which a method is not run once more for warmth or memory
 
 
@@ -113,17 +114,21 @@ def measure(comparison: Comparison, rounds: int) -> list[Row]:
     """Run the methods interleaved, and return a row for each.
 
     Seconds are of processor time, on one thread: other work on the machine counts little. The
-    first run of a method warms up and is not counted, unless it is a slow one.
+    first run of a method warms up and is not counted, unless it is a slow one; what takes less than
+    20 ms is run as often as goes into them.
     """
     times: dict[str, list[float]] = {method.name: [] for method in comparison.methods}
     residuals: dict[str, float] = {}
+    repeats = dict.fromkeys(times, 1)
     for number in range(rounds + 1):
         for method in comparison.methods:
             if len(times[method.name]) == rounds:
                 continue
             started = time.process_time()
-            value = method.run()
-            elapsed = time.process_time() - started
+            for _ in range(repeats[method.name]):
+                value = method.run()
+            elapsed = (time.process_time() - started) / repeats[method.name]
+            repeats[method.name] = max(1, int(_LEAST / elapsed))
             if number > 0 or elapsed > _SLOW:
                 times[method.name].append(elapsed)
             residuals[method.name] = comparison.judge(value)

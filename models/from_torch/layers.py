@@ -91,10 +91,12 @@ def _embedding(reader: Reader, call: Call) -> Any:
 @reads("batch_norm")
 def _batch_norm(reader: Reader, call: Call) -> Any:
     names = ("input", "running_mean", "running_var", "weight", "bias")
-    tensor, mean, variance, weight, bias = call.first(*names)
+    tensor, mean, _, weight, bias = call.first(*names)
     x, module = reader.rows(tensor), call.modules[-1][1]
     if x is None or mean is None or not isinstance(module, _BatchNorm) or x.layout.axis != 0:
         return None
+    mean, variance = module.running_mean, module.running_var  # of which the call had copies
+    assert mean is not None and variance is not None
     assert isinstance(module.num_batches_tracked, Tensor)  # it has running statistics
     theirs = RunningStatistics(
         mean, variance, module.num_batches_tracked, module.momentum, module.training

@@ -161,24 +161,25 @@ def _cannot_run(
 
 @contextmanager
 def _evaluated(network: nn.Module) -> Iterator[None]:
+    """Run a network in eval mode on copies of its buffers, which a forward pass may change."""
     modes = [(module, module.training) for module in network.modules()]
     buffers = [
-        (module, name, x, None if x.is_inference() else (x._version, x.clone()))
+        (module, name, x)
         for module in network.modules()
         if not isinstance(module, torch.jit.ScriptModule)
         for name, x in module.named_buffers(recurse=False)
     ]
+    copies = {id(x): x.clone() for _, _, x in buffers}
     try:
         network.eval()
+        for module, name, x in buffers:
+            module._buffers[name] = copies[id(x)]
         yield
     finally:
         for module, mode in modes:
             module.training = mode
-        for module, name, x, content in buffers:
-            if module._buffers[name] is not x:
-                module._buffers[name] = x
-            if content is not None and x._version != content[0]:
-                x.copy_(content[1])
+        for module, name, x in buffers:
+            module._buffers[name] = x
 
 
 @contextmanager

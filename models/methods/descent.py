@@ -96,7 +96,7 @@ class FullBatch:
 
         while sweep < self.sweeps:
             worst = worst if done else 0.0
-            if math.isnan(objective):  # from here on every update tells what it has lowered it by
+            if not math.isfinite(objective):  # else every update tells what it has lowered it by
                 objective = blocks.objective()
             todo = blocks.sweep()
             for block in todo[done:]:
