@@ -103,7 +103,7 @@ def solvers() -> str:
         "| --- | --- | --- | --- | --- |",
     ]
     for ours, best in pairs():
-        if best["ratio"] >= _NEAR:
+        if best["ratio"] >= _NEAR or _BLOCK.search(best["problem"]):
             continue
         cells = [f"{x['samples_per_second']:,.0f} ({x['residual']:.0e})" for x in (ours, best)]
         cells = [ours["problem"], *cells, best["method"], _times(best["ratio"])]
@@ -122,6 +122,14 @@ def solvers() -> str:
             f"Of {len(ratios)} {what} we lead in {len(ahead)}, {_times(median(ratios))} in the "
             f"median of all; {sum(_NEAR <= x < 1 for x in ratios)} more are above {_NEAR:g}."
         )
+    below: dict[str, list[float]] = {}
+    for _, best in pairs():
+        if best["ratio"] < _NEAR and _BLOCK.search(best["problem"]):
+            below.setdefault(best["problem"].partition(",")[0], []).append(best["ratio"])
+    kinds = (
+        f"{len(x)} of {kind} ({_times(min(x))} to {_times(max(x))})" for kind, x in below.items()
+    )
+    told.append(f"Below are {', '.join(kinds)}.")
     alone = len({row["problem"] for row in _of_solvers()["rows"]}) - len(pairs())
     told.append(f"On {alone} more no other program came to a residual of {_SOLVED:g}.")
     return "\n".join([*lines, "", f"{' '.join(told)} ({machine}; {measured}.)"])
