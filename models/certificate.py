@@ -222,8 +222,8 @@ def certify(
         seconds: after which exact ends are left as far as they are proven, half of it for outputs.
 
     Raises:
-        DataError: it is neither, or the network cannot run.
-        DeclarationError: there are sequences, or a layer is too large.
+        DataError: it is neither, the network cannot run, or there are sequences and no example.
+        DeclarationError: a layer is too large.
         LiftedError: a point contradicts what was proven, which is told with the point.
         NotFittedError: the model has no weights yet.
 

@@ -288,8 +288,9 @@ class Prepared(Predictor):
         weights: Sequence[Weights],
     ) -> float:  # fmt: skip
         """Return the loss of some samples at their forward pass, some of them at a time."""
-        total = 0.0
+        total, mass = 0.0, 0.0
         with processes.agreed():
             for part in data.parts(numbers, structure.states):
                 total += self._blocks_at(structure, part, weights, forward).own_sum()
-        return processes.total_of(total) / processes.total_of(len(numbers))
+                mass += float(part.masses.sum())
+        return processes.total_of(total) / (processes.total_of(mass) or 1.0)

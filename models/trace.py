@@ -29,14 +29,14 @@ class Step:
     Attributes:
         number: of its sweep, epoch or step, from 0.
         block: what was moved.
-        objective: the joint objective after it; for an epoch the mean loss of a sample, met by
-            its batches, each before its step.
+        objective: the joint objective after it; for an epoch the mean loss of a sample, or of a
+            step where labels are one a step, met by its batches, each before its step.
         decrease: by how much it lowered that.
         residual: relative KKT residual of the block before it; NaN for an epoch.
         iterations: iterations of the solver.
         solver: name of the solver.
         seconds: since training began, without those between an interrupt and its resumption.
-        validation: mean loss of a held-out sample after it, or None.
+        validation: the same mean of held-out samples after it, or None.
         whole: whether its sweep or epoch is finished with it.
         evidence: log p(y) before it, of y as it is trained on, where rho follow it; None elsewhere.
 
