@@ -93,7 +93,8 @@ class Settings:
             networks "identity", "orthogonal" and "gaussian" are what the weights from one step to
             the next begin with, and "auto" is the best of three after some steps of Gauss-Newton
             (the identity, where none has learned anything), else 0.9 times the identity.
-        solver: "auto", a solver's name, or a solver, for every block.
+        solver: "auto", a solver's name, or a solver, for every block: where there are states, of
+            all names "reference" alone serves them and the weights.
         state_solver: the same for the states of recurrent layers: "auto" (two Newton steps over all
             time a sweep), "newton-over-time" (exact), or such a solver with options of its own.
         seed: of the initial weights and of the order of batches.

@@ -217,7 +217,7 @@ class Dual(Solver[StateFit, Tensor, None]):
         """Ask for quadratic links and a Lipschitz constant."""
         refused = states_refusal(problem)
         if refused is None and not quadratic(problem):
-            return 'it needs links with a quadratic divergence (divergence="joint")'
+            return 'it needs quadratic links (divergence="joint", squared errors above)'
         return refused
 
     def suits(self, problem: StateFit) -> bool:
