@@ -244,6 +244,9 @@ class Design:
     def __post_init__(self) -> None:
         """Refuse inputs that are not a matrix of float32 or float64, and bad weights."""
         require_matrix("the inputs X", self.inputs)
+        if not isinstance(self.bias, bool):
+            kind = type(self.bias).__name__
+            raise DataError(f"bias must be True or False, got a {kind}: give weights= by name.")
         if self.weights is not None:
             require_sample_weights(self.weights, self.samples, processes.size() > 1)
 
