@@ -18,6 +18,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -25,18 +26,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 import torch
-from sklearn.datasets import (
-    load_diabetes,
-    load_digits,
-    load_linnerud,
-    make_friedman1,
-    make_friedman2,
-    make_friedman3,
-)
+from sklearn.datasets import load_digits
 
 from benchmarks.data.mnist import mnist
 from benchmarks.data.signals import har
 from benchmarks.harness.report import write
+from benchmarks.subproblems.trained import regressions
 from liftednet import LiftedClassifier, LiftedRegressor
 from liftednet.models import LiftedRNN, Minibatch
 from liftednet.solvers import Solver
@@ -98,40 +93,28 @@ def watched(fit: Fit) -> tuple[float, Counter[tuple[str, str]]]:
 
 def fits() -> Iterator[tuple[str, str, Fit]]:
     """Yield data, method and fit."""
-    x, y = load_digits(return_X_y=True)
-    for method, hidden in (("auto", None), ("full", (50,))):
-        kind = {} if hidden is None else {"hidden_layer_sizes": hidden}
-        model = LiftedClassifier(method=method, random_state=0, **kind)
-        yield "digits, 1,797 x 64", method, lambda model=model: model.fit(x, y)
-    regressions = {
-        "diabetes, 442 x 10": load_diabetes(return_X_y=True),
-        "linnerud, 20 x 3, three answers": load_linnerud(return_X_y=True),
-        "Friedman 1, 1,000 x 10": make_friedman1(1_000, noise=1.0, random_state=0),
-        "Friedman 2, 1,000 x 4": make_friedman2(1_000, noise=100.0, random_state=0),
-        "Friedman 3, 1,000 x 4": make_friedman3(1_000, noise=0.1, random_state=0),
-    }
-    for name, (inputs, answers) in regressions.items():
-        for method, hidden in (("auto", None), ("full", (30,))):
-            kind = {} if hidden is None else {"hidden_layer_sizes": hidden}
-            regressor = LiftedRegressor(method=method, random_state=0, **kind)
-            given = inputs, answers
-            yield name, method, lambda regressor=regressor, given=given: regressor.fit(*given)
+    digits = load_digits(return_X_y=True)
+    tables = {"digits": (LiftedClassifier, (50,), digits)}
+    tables |= {name: (LiftedRegressor, (30,), rows) for name, rows in regressions().items()}
+    for name, (kind, hidden, (x, y)) in tables.items():
+        name = f"{name}, {len(x):,} x {x.shape[1]}"
+        yield name, "default", partial(kind(random_state=0).fit, x, y)
+        yield name, "full", partial(kind(hidden, method="full", random_state=0).fit, x, y)
     images = mnist()
     pixels, labels = images.x_train.flatten(1).numpy(), images.y_train.numpy()
     passes = LiftedClassifier((300,), method=Minibatch(epochs=2), random_state=0)
-    yield "MNIST, 60,000 x 784", "minibatch, 2 passes", lambda: passes.fit(pixels, labels)
+    yield "MNIST, 60,000 x 784", "minibatch, 2 passes", partial(passes.fit, pixels, labels)
     for divergence in ("tight", "joint"):
         options = {"divergence": divergence, "method": "full", "max_iter": 5}
         model = LiftedClassifier((100,), random_state=0, **options)
-        some = pixels[:5_000], labels[:5_000]
-        name = f"full, {divergence}, 5 sweeps"
-        yield "MNIST, 5,000 x 784", name, lambda model=model, some=some: model.fit(*some)
+        name, fit = f"full, {divergence}, 5 sweeps", partial(model.fit, pixels[:5_000])
+        yield "MNIST, 5,000 x 784", name, partial(fit, labels[:5_000])
     windows = har()
     steps, kinds = windows.x_train[:1_000, ::4], windows.y_train[:1_000]
     for method in ("auto", "full"):
         network = LiftedRNN(9, 20, 6, method=method, max_iter=10)
         name = f"{method}, 10 steps" if method == "auto" else "full, 10 sweeps"
-        yield "HAR, 1,000 of 32 steps x 9", name, lambda n=network: n.fit(steps, kinds)
+        yield "HAR, 1,000 of 32 steps x 9", name, partial(network.fit, steps, kinds)
 
 
 def main() -> None:

@@ -65,16 +65,16 @@ class Data:
         return len(self) if weights is None else float(weights.sum())
 
     @property
-    def masses(self) -> Tensor:
+    def loss_weights(self) -> Tensor:
         """What every sample weighs in a loss, (samples,): one with a label a step that at each."""
         weights = self.values.get(SAMPLE_WEIGHTS)
-        masses = torch.ones(len(self)) if weights is None else weights.cpu()
+        given = torch.ones(len(self)) if weights is None else weights.cpu()
         each = any(
             v.ndim == 3 and x not in self.last_only
             for x, v in self.values.items()
             if isinstance(x, Label)
         )
-        return masses.double() * (self.values[TIME].known if each else 1)
+        return given.double() * (self.values[TIME].known if each else 1)
 
     @property
     def raw(self) -> Data:
@@ -430,10 +430,10 @@ class ArrayBatches:
     @cached_property
     def weight(self) -> float:
         """What a sample weighs in the mean."""
-        masses = self.data.raw.masses
+        weights = self.data.raw.loss_weights
         if self.numbers is not None:
-            masses = masses[self._share.own(self.numbers)]
-        return processes.total_of(float(masses.sum())) / self.samples
+            weights = weights[self._share.own(self.numbers)]
+        return processes.total_of(float(weights.sum())) / self.samples
 
     def __len__(self) -> int:
         """Return the number of batches in a pass."""
@@ -523,10 +523,10 @@ class LoaderBatches:
         self._begun, mean = chain(read, pairs), sum(map(len, found)) / len(found)
         own = round(mean * self._length) if self._own is None else self._own
         self.samples = int(processes.total_of(own))
-        seen = [[float(data.masses.sum()), float(len(data))] for data in found]
-        total, count = processes.gathered(torch.tensor(seen).sum(0).tolist()).sum(0).tolist()
-        self.weight = total / count
-        return _joined(found)
+        first = _joined(found)
+        total = processes.total_of(float(first.loss_weights.sum()))
+        self.weight = total / processes.total_of(len(first))
+        return first
 
     def __iter__(self) -> Iterator[Data]:
         """Yield the batches of one pass, checked and encoded.

@@ -292,5 +292,5 @@ class Prepared(Predictor):
         with processes.agreed():
             for part in data.parts(numbers, structure.states):
                 total += self._blocks_at(structure, part, weights, forward).own_sum()
-                mass += float(part.masses.sum())
+                mass += float(part.loss_weights.sum())
         return processes.total_of(total) / (processes.total_of(mass) or 1.0)

@@ -113,18 +113,18 @@ def solvers() -> str:
     )
     measured = "; ".join(sorted({ours["measured"] for ours, _ in pairs()}))
     told = []
-    for what, of_training in (("drawn problems", False), ("blocks of trainings", True)):
-        ratios = [
-            b["ratio"] for _, b in pairs() if bool(_BLOCK.search(b["problem"])) is of_training
-        ]
+    blocks = [best for _, best in pairs() if _BLOCK.search(best["problem"])]
+    drawn = [best for _, best in pairs() if best not in blocks]
+    for what, some in (("drawn problems", drawn), ("blocks of trainings", blocks)):
+        ratios = [best["ratio"] for best in some]
         ahead = [ratio for ratio in ratios if ratio >= 1]
         told.append(
             f"Of {len(ratios)} {what} we lead in {len(ahead)}, {_times(median(ratios))} in the "
             f"median of all; {sum(_NEAR <= x < 1 for x in ratios)} more are above {_NEAR:g}."
         )
     below: dict[str, list[float]] = {}
-    for _, best in pairs():
-        if best["ratio"] < _NEAR and _BLOCK.search(best["problem"]):
+    for best in blocks:
+        if best["ratio"] < _NEAR:
             below.setdefault(best["problem"].partition(",")[0], []).append(best["ratio"])
     kinds = (
         f"{len(x)} of {kind} ({_times(min(x))} to {_times(max(x))})" for kind, x in below.items()

@@ -8,19 +8,12 @@ from typing import Any
 from unittest import mock
 
 import torch
-from sklearn.datasets import (
-    load_diabetes,
-    load_digits,
-    load_linnerud,
-    make_friedman1,
-    make_friedman2,
-    make_friedman3,
-)
+from sklearn.datasets import load_digits
 
 from benchmarks.data.signals import har
 from benchmarks.subproblems import outputs, states, tight_states, weights
 from benchmarks.subproblems.harness import Comparison
-from benchmarks.subproblems.trained import digits
+from benchmarks.subproblems.trained import digits, regressions
 from liftednet.divergences import Joint
 from liftednet.models import FullBatch, LiftedMLP
 from liftednet.models.methods import descent
@@ -63,16 +56,9 @@ def comparison(problem: Any, name: str, y: torch.Tensor) -> Comparison:
 
 def comparisons(quick: bool) -> Iterator[Comparison]:
     """Yield the blocks of digits, MNIST, HAR and five regressions, in float64."""
-    regressions = {
-        "diabetes": load_diabetes(return_X_y=True),
-        "linnerud": load_linnerud(return_X_y=True),
-        "Friedman 1": make_friedman1(1_000, noise=1.0, random_state=0),
-        "Friedman 2": make_friedman2(1_000, noise=100.0, random_state=0),
-        "Friedman 3": make_friedman3(1_000, noise=0.1, random_state=0),
-    }
     images, kinds = digits() if not quick else (torch.zeros(0, 1), torch.zeros(0))
     method = FullBatch(2 if quick else _SWEEPS)
-    for name, (inputs, answers) in regressions.items():
+    for name, (inputs, answers) in regressions().items():
         x, y = torch.tensor(inputs), torch.tensor(answers).double().reshape(len(inputs), -1)
         y = (y - y.mean(0)) / y.std(0)
         sizes = (x.shape[1], 30, y.shape[1])

@@ -1,11 +1,19 @@
-"""Matrices from a real training run: a ReLU network on MNIST after one epoch of Adam."""
+"""Real trainings: regressions, and matrices of a ReLU network on MNIST after an epoch of Adam."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
 import torch
+from sklearn.datasets import (
+    load_diabetes,
+    load_linnerud,
+    make_friedman1,
+    make_friedman2,
+    make_friedman3,
+)
 from torch import Tensor, nn
 
 from benchmarks.data.mnist import mnist
@@ -29,6 +37,17 @@ class Trained:
     bias: Tensor
     inner: Tensor
     outer: Tensor
+
+
+def regressions() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return inputs and answers of five regressions."""
+    return {
+        "diabetes": load_diabetes(return_X_y=True),
+        "linnerud": load_linnerud(return_X_y=True),
+        "Friedman 1": make_friedman1(1_000, noise=1.0, random_state=0),
+        "Friedman 2": make_friedman2(1_000, noise=100.0, random_state=0),
+        "Friedman 3": make_friedman3(1_000, noise=0.1, random_state=0),
+    }
 
 
 @cache

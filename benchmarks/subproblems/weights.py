@@ -155,13 +155,11 @@ def multinomial_of(
 def _glmnet(
     x: torch.Tensor, y: torch.Tensor, rho: float, tolerance: float
 ) -> Callable[[], Weights]:
-    """Return ridge, in y of (samples, 1), or multinomial regression by a path that ends at rho."""
+    """Return L1 of y, (samples, 1), or multinomial regression, by a path that ends at rho."""
     from glmnet import ElasticNet, LogitNet
 
-    kind = LogitNet if y.ndim == 1 else ElasticNet
-    alpha = 0.0 if y.ndim == 1 else 1.0
-    last = 2 * rho / len(x) if y.ndim == 1 else rho / len(x)
-    path = last * np.geomspace(100, 1, 5)
+    kind, alpha, factor = (LogitNet, 0.0, 2.0) if y.ndim == 1 else (ElasticNet, 1.0, 1.0)
+    path = factor * rho / len(x) * np.geomspace(100, 1, 5)
     options = {"standardize": False, "n_splits": 0, "tol": tolerance**2, "max_iter": 100_000}
 
     def run() -> Weights:

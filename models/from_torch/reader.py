@@ -191,8 +191,8 @@ class Reader:
         return self._seen[id(output)]
 
     def _trained(self, call: Call) -> Iterator[Tensor]:
-        self._still = call.still
-        found = (x for x in tensors_in([call.args, call.kwargs]) if self.trains(x))
+        given = () if call.still else tensors_in([call.args, call.kwargs])
+        found = (x for x in given if self.trains(x))
         return iter({id(x): x for x in found}.values())
 
     def trains(self, tensor: object) -> bool:

@@ -69,7 +69,8 @@ def each(found: Any) -> tuple[Any, ...]:
 def gradients(steps: BatchSteps, batch: Data) -> list[Weights]:
     """Return what the divergences ask of the weights, the mean over a batch, before any look."""
     found = steps.gradients
-    _, slopes, _ = found.of(batch, steps.weights, found.counts(batch), float(batch.masses.mean()))
+    mean = float(batch.loss_weights.mean())
+    _, slopes, _ = found.of(batch, steps.weights, found.counts(batch), mean)
     parts = zip(slopes, steps._metrics, steps.weights, strict=True)
     return [Weights(*slope.centered(metric, layer, 0.0)) for slope, metric, layer in parts]
 

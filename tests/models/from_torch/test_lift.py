@@ -77,7 +77,7 @@ def test_a_step_on_a_minibatch_follows_the_gradient_where_lam_is_large(case, gen
     with torch.no_grad():
         asked = steps.gradients
         loss, slopes, _ = asked.of(
-            batch, steps.weights, asked.counts(batch), float(batch.masses.mean())
+            batch, steps.weights, asked.counts(batch), float(batch.loss_weights.mean())
         )
     wanted = functional.cross_entropy(network(x).flatten(0, -2), y.flatten())
     wanted.backward()
