@@ -19,7 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from liftednet.constraints import Constraint
-from liftednet.errors import DataError, FitWarning, SolverError
+from liftednet.errors import DataError, DeclarationError, FitWarning, SolverError
 from liftednet.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
@@ -59,6 +59,10 @@ _SIZED = (  # settings of a network and a method of one's own, which has the siz
     "hidden_layer_sizes", "lam", "rho", "penalty", "divergence", "method", "solver", "batch_size",
     "interaction_cst", "lipschitz",
 )  # fmt: skip
+
+
+class _WithoutEvidence(DataError, AttributeError):
+    """The fit has no evidence, which `hasattr` may ask."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -287,7 +291,10 @@ class _Feedforward(Estimator):
     @property
     def log_evidence_(self) -> float:
         """The log evidence, log p(y) in units of y: of two fits the larger is better."""
-        return posterior(self).log_evidence
+        try:
+            return posterior(self).log_evidence
+        except (DataError, DeclarationError) as error:
+            raise _WithoutEvidence(str(error)) from error
 
     @property
     def relevance_(self) -> Rows:

@@ -170,6 +170,7 @@ def test_intervals_hold_where_the_noise_is_small_and_where_it_is_large(tmp_path:
     np.testing.assert_allclose(again.predict_interval(far), model.predict_interval(far))
     np.testing.assert_allclose(model.predict_interval(far)[0][:-2], model.predict_interval(new)[0])
     refuses(DataError, "a noise that varies", getattr, again, "log_evidence_")
+    assert not hasattr(again, "log_evidence_")
 
 
 @pytest.mark.filterwarnings("ignore:.*different samples count as")
