@@ -27,7 +27,7 @@ from liftednet.layers.join import Sum
 from liftednet.layers.layer import Shape, check_layer
 from liftednet.layers.projection import Ends, Projection, projection
 from liftednet.layers.time import Delay, DropFirst, PadFirst, Reverse
-from liftednet.losses import FenchelYoungLoss, Loss, OutputLoss
+from liftednet.losses import FenchelYoungLoss, Loss, OutputLoss, Poisson
 from liftednet.names import activation_of, loss_of
 from liftednet.validation import is_integer, require_flag, require_positive
 
@@ -328,8 +328,8 @@ class Network:
                 and in the network that is exported. Of a classifier they are limits of the scores,
                 which are logarithms of odds: U_j - U_k <= log 9 where class j is to be at most
                 nine times as probable as k; U_j <= log 9 where a label by itself, with
-                BinaryCrossEntropy, is to have at most 0.9. Such a network is trained on
-                minibatches.
+                BinaryCrossEntropy, is to have at most 0.9. Of counts there are `Bounds` of the
+                rates alone.
 
         Raises:
             DataError: weight or lam is not positive, or a constraint does not fit the outputs.
@@ -387,6 +387,8 @@ class Network:
                 "within= is for losses on the last pre-activation, such as SquaredError or "
                 "CrossEntropy, without sequences and output states."
             )
+        if isinstance(loss, Poisson):
+            within = [one.of_logarithms() for one in within]
         layer = projection(within, argument.units, sum(x.units for x in self.inputs))
         seen = all(not (x.missing or x.sequence) for x in self.inputs)
         if not seen and any(map(any, layer.of_inputs)):

@@ -162,6 +162,12 @@ def is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def is_missing(value: object) -> bool:
+    """Say whether an entry is None, NaN, or what pandas has in its place."""
+    nan = isinstance(value, float) and value != value
+    return value is None or nan or type(value).__name__ in ("NAType", "NaTType")
+
+
 def is_integer(value: object) -> bool:
     """Say whether value is an integer, Python's or numpy's, and no truth value."""
     return isinstance(value, Integral) and not isinstance(value, bool)

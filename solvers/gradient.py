@@ -189,6 +189,10 @@ class FrankWolfe(Optimizer):
         super().__init__(params, defaults)
         self.outer = outer(self.param_groups, lr=lr)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy is made of, which torch's optimizers have a list of."""
+        return {**super().__getstate__(), "outer": self.outer}
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters with settings of its own.
 
@@ -451,6 +455,11 @@ class TemporalSimplexDescent(Optimizer):
             raise DataError("The parameters of the cell must be among the parameters to train.")
         self._cell = cell
         self._generator = generator
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy is made of, which torch's optimizers have a list of."""
+        own = {x: vars(self)[x] for x in ("_cell_parameters", "_cell", "_generator")}
+        return {**super().__getstate__(), **own}
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Tensor:  # type: ignore[override]

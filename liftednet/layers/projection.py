@@ -25,7 +25,7 @@ Rows = tuple[tuple[float, ...], ...]
 class Projection(Layer):
     """v = argmin |v - u|^2 subject to l <= v C + x M <= h, x the raw inputs of the sample.
 
-    It is not affine, and so for minibatches alone.
+    It is not affine, and so for minibatches and Gauss-Newton alone.
 
     Attributes:
         of_outputs: C', (limits, outputs).

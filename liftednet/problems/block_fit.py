@@ -185,7 +185,7 @@ class BlockFit(Fit[Any]):
         ends = torch.stack([_largest(torch.stack(terms)), _largest(violation)])
         scale, off = (ends if self._shared else processes.largest(ends)).tolist()
         residual = off / scale if scale > 0 else off
-        missed = max(gap, self._missed(violation))
+        missed = max(gap, problem._missed(violation))
         if missed > 0:
             size = (v * torch.stack(terms)).abs().sum() + self.block.value(v)
             residual = max(residual, missed / max(float(size), _UNSEEN * (1 + abs(objective))))

@@ -51,6 +51,17 @@ class Constraint(ABC):
         """
         raise DataError(f"{self!r} is not one on each sample by itself, as Bounds and Linear are.")
 
+    def of_logarithms(self) -> Constraint:
+        """Return the constraint on positive numbers as one on their logarithms.
+
+        Raises:
+            DataError: that is not linear, as those of `Bounds` are.
+        """
+        raise DataError(
+            f"counts are held within Bounds of their rates alone: {self!r} is not linear in the "
+            "logarithms of rates, which a network gives."
+        )
+
     def of_sequences(self, lengths: Array) -> Constraint:
         """Return the same for rows that are the steps of one sequence after the other.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from itertools import combinations
@@ -20,6 +21,7 @@ from torch import Tensor
 from liftednet.errors import DataError
 from liftednet.lazy import sparse
 from liftednet.sets.polyhedron import Array, Limits, giving_way, least_excess
+from liftednet.validation import is_missing
 
 __all__ = ["GroupProbabilities", "GroupRates", "Rate"]
 
@@ -263,8 +265,12 @@ class Rate(RateConstraint):
         self.of, self.label = _kind(of, (*_KINDS, "churn")), label
         if (of == "churn") != (old is not None):
             raise DataError('Rate needs old decisions with of="churn", and with no other.')
-        self.old = None if old is None else _array(old)
-        given = None if rows is None else _array(rows)
+        if isinstance(label, list | dict | set | np.ndarray):
+            raise DataError(f"label of Rate must be one label, got {label!r}.")
+        self.old = None if old is None else _row_of("old of Rate", old)
+        if self.old is not None and any(map(is_missing, self.old.tolist())):
+            raise DataError("some of the old decisions of Rate are missing.")
+        given = None if rows is None else _row_of("the rows of Rate", rows)
         if given is not None and given.dtype != bool and given.dtype.kind not in "iu":
             raise DataError(f"the rows of Rate must be integers or booleans, got {given.dtype}.")
         self.rows: Array | None = given
@@ -308,7 +314,7 @@ class Rate(RateConstraint):
         found, known = copy(self), {label: number for number, label in enumerate(labels.tolist())}
         unknown = [] if self.label is None or self.label in known else [self.label]
         if self.old is not None:
-            unknown += [x for x in np.unique(self.old).tolist() if x not in known]
+            unknown += [x for x in dict.fromkeys(self.old.tolist()) if x not in known]
         if unknown:
             raise DataError(f"Rate speaks of the label {unknown[0]!r}; there are {list(known)}.")
         found.label = None if self.label is None else known[self.label]
@@ -404,14 +410,15 @@ def _counted(of: str, name: str, chosen: Array, truth: Array, classes: int, labe
 
 def _groups(kind: str, given: Any) -> tuple[Array, list[str]]:
     """Return the number of every sample's group, and the names of the groups."""
-    found = _array(given)
+    # NumPy makes words of what stands beside words in a list, of NaN, too.
+    found = np.asarray(given, object) if isinstance(given, list | tuple) else _array(given)
     if found.ndim not in (1, 2) or not found.size:
         raise DataError(f"the groups of {kind} must be (samples,) or (samples, k), at least one "
                         f"sample; got shape {found.shape}.")  # fmt: skip
     columns = found[:, None] if found.ndim == 1 else found
-    if any(x is None or x != x for x in columns.ravel().tolist()):
+    if any(map(is_missing, columns.ravel().tolist())):
         raise DataError(f"some groups of {kind} are missing: give these rows a group of their own.")
-    each = [np.unique(column, return_inverse=True) for column in columns.T]
+    each = [_numbered(f"a group of {kind}", column) for column in columns.T]
     codes = np.stack([inverse for _, inverse in each], 1)
     rows, numbers = np.unique(codes, axis=0, return_inverse=True)
     names = [", ".join(str(known[x]) for (known, _), x in zip(each, row, strict=True))
@@ -419,6 +426,26 @@ def _groups(kind: str, given: Any) -> tuple[Array, list[str]]:
     if len(names) < 2:
         raise DataError(f"{kind} needs two groups or more, got {len(names)}.")
     return numbers.ravel(), names
+
+
+def _numbered(name: str, column: Array) -> tuple[Sequence[Any], Array]:
+    """Return the different entries, sorted where they can be, and the number of every row's."""
+    with suppress(TypeError):  # of words beside numbers
+        return np.unique(column, return_inverse=True)
+    entries = column.tolist()
+    try:
+        known = {entry: number for number, entry in enumerate(dict.fromkeys(entries))}
+    except TypeError as error:
+        raise DataError(f"{name} must be a number or a word; {error}.") from error
+    return list(known), np.array([known[entry] for entry in entries])
+
+
+def _row_of(name: str, given: Any) -> Array:
+    """Return what is given for some rows as an array of one axis."""
+    found = _array(given)
+    if found.ndim != 1:
+        raise DataError(f"{name} must have one axis, got shape {found.shape}.")
+    return found
 
 
 def _array(given: Any) -> Array:

@@ -52,6 +52,14 @@ class Bounds(Constraint):
         """Return one limit for each output."""
         return self.limits(1, outputs)
 
+    def of_logarithms(self) -> Constraint:
+        """Return log l <= U <= log h, with next to nothing for an l that is not positive."""
+        if self.upper is not None and (self.upper <= 0).any():
+            raise DataError(f"rates are positive, and {self!r} leaves none.")
+        least = np.finfo(np.float64).tiny
+        ends = (None if x is None else np.log(x.clip(least)) for x in (self.lower, self.upper))
+        return Bounds(*ends)
+
     def __repr__(self) -> str:
         """Name the ends."""
         return _told(self, "lower", "upper")
@@ -427,6 +435,8 @@ def _numbered(groups: Any) -> Any:
         found = np.asarray(groups)
         if found.dtype.kind == "b":
             return found + 0
+        if isinstance(groups, list | tuple):  # of which NumPy makes words, of NaN, too
+            found = np.asarray(groups, object)
         if found.size and all(isinstance(x, str) for x in found.ravel().tolist()):
             return np.unique(found.astype(str), return_inverse=True)[1].reshape(found.shape)
     return groups

@@ -302,7 +302,15 @@ class Classifying(Estimator):
             return sample_weight
         with refusals():
             weights: Rows = compute_sample_weight(self.class_weight, labels)
-        return weights if sample_weight is None else weights * numbers("weights", sample_weight)
+            if sample_weight is None:
+                return weights
+            counts = numbers("weights", sample_weight)
+            if self.class_weight == "balanced":  # of rows that are there as often as they count
+                place = np.searchsorted(self.classes_, labels)
+                masses = np.bincount(place, counts)
+                each = masses.sum() / np.count_nonzero(masses)
+                weights = np.divide(each, masses, where=masses > 0, out=masses)[place]
+            return weights * counts
 
 
 def _precision(model: Lifted, X: Rows, target: Rows) -> str:

@@ -48,6 +48,7 @@ from .input import (
     plain,
     refusals,
     refuse_dates,
+    refuse_unlabelled,
 )
 
 __all__ = ["LiftedClassifier", "LiftedRegressor"]
@@ -61,7 +62,7 @@ _SIZED = (  # settings of a network and a method of one's own, which has the siz
 )  # fmt: skip
 
 
-class _WithoutEvidence(DataError, AttributeError):
+class _NoEvidenceError(DataError, AttributeError):
     """The fit has no evidence, which `hasattr` may ask."""
 
 
@@ -251,7 +252,11 @@ class _Feedforward(Estimator):
                 numbers.
         """
         numeric, X, y = isinstance(self, RegressorMixin), plain(X), plain(y)
-        refuse_dates(X, y, numeric)
+        refuse_dates("X", X)
+        if numeric:
+            refuse_dates("y", y)
+        else:
+            refuse_unlabelled(y)
         if reset:
             self._kinds = Kinds.of(X)
         with refusals(X=partial(self._of_numbers, X), y=y):
@@ -273,6 +278,7 @@ class _Feedforward(Estimator):
         """
         model_of(self)
         X = plain(X)
+        refuse_dates("X", X)
         with refusals(X=partial(self._of_numbers, X)):
             if self._kinds is None:
                 found: Rows = validate_data(self, X, reset=False, **self._checks)
@@ -294,7 +300,7 @@ class _Feedforward(Estimator):
         try:
             return posterior(self).log_evidence
         except (DataError, DeclarationError) as error:
-            raise _WithoutEvidence(str(error)) from error
+            raise _NoEvidenceError(str(error)) from error
 
     @property
     def relevance_(self) -> Rows:

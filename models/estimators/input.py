@@ -14,7 +14,7 @@ from sklearn.utils import check_array
 from torch import Tensor
 
 from liftednet.errors import DataError, LiftedError
-from liftednet.validation import is_number
+from liftednet.validation import is_missing, is_number
 
 Rows = NDArray[Any]
 FLOATS = np.float64, np.float32
@@ -243,30 +243,26 @@ def _number(kind: str) -> str:
     return kind
 
 
-def refuse_dates(X: Any, y: Any, regression: bool) -> None:
-    """Raise `DataTypeError` where columns of a frame, or targets of a regression, hold dates.
+def refuse_dates(name: str, values: Any) -> None:
+    """Raise `DataTypeError` where an array, or columns of a frame, hold dates.
 
-    scikit-learn takes them for nanoseconds, and asks whether labels of pandas that are missing are
-    true.
-
-    Raises:
-        DataError: a label is missing.
+    scikit-learn takes them for numbers of their unit, and a missing one for the least of these.
     """
-    kinds: Any = getattr(X, "dtypes", None)
+    kinds: Any = getattr(values, "dtypes", None)
     if hasattr(kinds, "items"):
         words = [
-            repr(name) for name, kind in kinds.items()
+            repr(column) for column, kind in kinds.items()
             if getattr(kind, "kind", "O") in "mM" or str(kind).startswith("period")
         ]  # fmt: skip
         if words:
             raise DataTypeError(
-                f"columns of X that hold dates: {', '.join(words)}. Leave them out, or give days "
-                "since a first one."
+                f"columns of {name} that hold dates: {', '.join(words)}. Leave them out, or give "
+                "days since a first one."
             )
-    if regression and getattr(getattr(y, "dtype", None), "kind", "f") in "mM":
-        raise DataTypeError(f"y holds dates ({y.dtype}); give numbers, such as days since a first.")
-    if not regression:
-        refuse_unlabelled(y)
+    elif getattr(kind := getattr(values, "dtype", None), "kind", "f") in "mM":
+        raise DataTypeError(
+            f"{name} holds dates ({kind}); give numbers, such as days since a first."
+        )
 
 
 def refuse_unlabelled(y: Any, within: Rows | bool = True) -> None:
@@ -283,15 +279,10 @@ def refuse_unlabelled(y: Any, within: Rows | bool = True) -> None:
             labels = np.asarray(y)
         if labels.dtype.kind != "O" or not labels.ndim:
             return
-        missing = np.vectorize(_is_missing, otypes=[bool])(labels)
+        missing = np.vectorize(is_missing, otypes=[bool])(labels)
     if (missing := missing & within).any():
         row = int(np.argwhere(missing)[0, 0])
         raise DataError(f"y has no label in row {row}, counted from 0.")
-
-
-def _is_missing(label: Any) -> bool:
-    nan = isinstance(label, float) and label != label
-    return label is None or nan or type(label).__name__ in ("NAType", "NaTType")  # of pandas
 
 
 def plain(values: Any) -> Any:

@@ -21,7 +21,16 @@ from liftednet.validation import model_of
 from ..builders import LiftedRNN
 from ..lifted import Lifted
 from .base import Classifying, Constraints, Estimator, all_or_nothing, documented
-from .input import FLOATS, Rows, numbered, numbers, plain, refusals, refuse_unlabelled
+from .input import (
+    FLOATS,
+    Rows,
+    numbered,
+    numbers,
+    plain,
+    refusals,
+    refuse_dates,
+    refuse_unlabelled,
+)
 
 __all__ = ["LiftedSequenceClassifier"]
 
@@ -180,6 +189,7 @@ class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[mi
                 "padded at their ends, and as lengths=."
             )
         X, lengths = plain(X), None if lengths is None else np.asarray(plain(lengths))
+        refuse_dates("X", X)
         with refusals(X=X):
             found: Rows = check_array(
                 X, dtype=FLOATS, ensure_2d=False, allow_nd=True, force_writeable=True,

@@ -17,6 +17,7 @@ from liftednet.models.methods import descent
 from liftednet.models.results import Ending, Step
 from liftednet.solvers import solve
 from liftednet.solvers.generalized_linear import GeneralizedLinear
+from tests.draws import normal
 from tests.models.networks import full, labeled, refuses, same_bits, trace_of
 
 
@@ -72,6 +73,17 @@ def test_the_trace_has_the_objective_of_layers_of_which_a_slice_is_used(layer):
     with warnings.catch_warnings(action="ignore", category=FitWarning):
         model.fit(X.view(40, *shape), X[:, :1].sin(), on_step=listen)
     assert all(one == pytest.approx(other, rel=1e-9) and one > 0 for one, other in told)
+
+
+def test_weights_below_another_linear_layer_are_fitted_in_both_types() -> None:
+    network, x = Network(), normal(30, 3)
+    states = network.state("relu", layers.dense(layers.dense(network.input(3), 2), 4))
+    network.loss("mse", layers.dense(states, 2))
+    one, other = (
+        Lifted(network, method=FullBatch(2)).fit(rows, rows[:, :2].sin()).objective()
+        for rows in (x.float(), x.double())
+    )
+    assert one == pytest.approx(other, rel=0.05)
 
 
 @pytest.mark.parametrize("sequence", [False, True])  # of which CVXPY, and a block fit, has states

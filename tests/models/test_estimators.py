@@ -86,6 +86,13 @@ def test_weights_of_classes_are_weights_of_samples(kind, weights):
     found = by_class.predict_proba(x)
     assert np.array_equal(found, by_sample.predict_proba(x))
     assert not np.allclose(found, model.fit(x, y).predict_proba(x))
+    counts = np.where(y == "setosa", 3, np.arange(len(y)) % 2)
+    balanced = by_class.fit(x, y, sample_weight=counts).predict_proba(x)
+    copies = np.repeat(y, counts), np.repeat(np.arange(len(y)), counts)
+    each = compute_sample_weight(weights, copies[0])[np.unique(copies[1], return_index=True)[1]]
+    again = np.zeros(len(y))
+    again[counts > 0] = each * counts[counts > 0]
+    np.testing.assert_allclose(balanced, model.fit(x, y, sample_weight=again).predict_proba(x))
     if kind is LiftedSequenceClassifier:
         refuses(DataError, "labels of steps", by_class.fit, x, np.repeat(y[:, None], 4, 1))
 
@@ -245,6 +252,7 @@ BAD_DATA = [
      "'rooms' of X has a list in row 0"),
     (LiftedClassifier(), DAYS, [0, 1] * 5, "that hold dates: 'day'"),
     (LiftedRegressor(), DAYS[["a"]], DAYS["day"], "y holds dates"),
+    (LiftedRegressor(), DAYS[["day"]].to_numpy(), DAYS["a"], "X holds dates"),
     (LiftedRegressor(), DAYS[["day"]].apply(lambda x: x.dt.to_period("M")), range(10),
      "that hold dates: 'day'"),
     (LiftedClassifier(), DAYS[["a"]], pd.Series([*"uuuuvvvv", "u", None], dtype="string"),

@@ -113,6 +113,17 @@ def test_labels_by_themselves_are_within_probabilities() -> None:
     assert p.max() > 0.9 - 1e-9 and p.min() < 0.1 + 1e-9
 
 
+def test_counts_are_within_bounds_of_their_rates() -> None:
+    counts = np.random.default_rng(0).poisson(np.exp(6 * X[:, 0] - 3)).astype(float)
+    limits = [Bounds(lower=0.5, upper=4.0)]
+    model = LiftedRegressor((5,), loss="poisson", within=limits, random_state=0).fit(X, counts)
+    rates = model.predict(30 * OTHERS)
+    assert rates.min() == pytest.approx(0.5) and rates.max() == pytest.approx(4.0)
+    for limit, said in ((Linear([1.0], upper=1.0), "not linear"), (Bounds(upper=0), "none")):
+        wrong = LiftedRegressor((5,), loss="poisson", within=[limit])
+        refuses(DataError, said, wrong.fit, X, counts)
+
+
 @pytest.fixture(scope="module")
 def held() -> Lifted:
     return Lifted(network(BALANCE, Bounds(lower=0)), method=Minibatch(epochs=2)).fit(X, Y)

@@ -1,6 +1,9 @@
 """Shares of decisions: counted by hand, held as limits, and refused where they are of nothing."""
 
+import math
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from liftednet.constraints import GroupProbabilities, GroupRates, Rate
@@ -90,7 +93,14 @@ def test_bad_rates_are_refused() -> None:
     refuses(DataError, "two groups", GroupRates, [1, 1, 1])
     refuses(DataError, "share from 0 to 1", GroupRates, [0, 1], within=2.0)
     refuses(DataError, "'selection'", GroupRates, [0, 1], of="parity")
-    refuses(DataError, "missing", GroupRates, ["a", None])
+    for missing in (["a", None], ["a", math.nan, "b"], pd.Series(["a", None], dtype="string")):
+        refuses(DataError, "missing", GroupRates, missing)
+    assert GroupRates(np.array([2, "a", 2], object)).group.tolist() == [0, 1, 0]
+    refuses(DataError, "one label", Rate, at_most=0.1, label=[1])
+    refuses(DataError, "one axis", Rate, np.ones((2, 2), dtype=bool), at_most=0.1)
+    refuses(DataError, "missing", Rate, at_most=0.1, of="churn", old=[1, None])
+    mixed = Rate(at_most=0.1, of="churn", old=np.array([0, "a"], object))
+    refuses(DataError, "label 'a'", mixed.numbered, np.arange(2))
     refuses(DataError, "at_most", Rate)
     refuses(DataError, "asks nothing", Rate, at_most=1.0)
     refuses(DataError, "lies above", Rate, at_least=0.5, at_most=0.4)

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 
 import pytest
 import torch
@@ -77,18 +78,20 @@ def test_outer_step_is_the_published_algorithm(p, inner_steps, joint, seed) -> N
 @pytest.mark.parametrize("outer", [torch.optim.SGD, torch.optim.Adam])
 def test_a_stored_state_continues_the_same_path(outer: type[torch.optim.Optimizer]) -> None:
     paths = []
-    for stored in (False, True):
+    for stored in ("", "state", "copy"):
         weights = parameters()
         closure = quadratic(weights, 1.0, 3)
         optimizer = FrankWolfe(weights, 0.1, inner_steps=2, outer=outer)
         for step in range(6):
-            if stored and step == 3:
+            if stored == "copy" and step == 3:
+                weights[:], optimizer = deepcopy((weights, optimizer))
+            elif stored and step == 3:
                 state = optimizer.state_dict()
                 optimizer = FrankWolfe(weights, 9.0, inner_steps=3, outer=outer)
                 optimizer.load_state_dict(state)
             optimizer.step(closure)
         paths.append([w.detach().clone() for w in weights])
-    assert all(torch.equal(a, b) for a, b in zip(*paths, strict=True))
+    assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(*paths, strict=True))
 
 
 def test_bad_settings_are_refused() -> None:
