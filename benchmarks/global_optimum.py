@@ -274,8 +274,7 @@ def _smooth(method: str, X: Array, y: Array, new: Array, wanted: Array) -> dict[
         model: Any = GaussianProcessRegressor(kernel, n_restarts_optimizer=2, random_state=0)
     else:
         model = make_pipeline(SplineTransformer(8), RidgeCV(np.logspace(-4, 4, 17)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         model.fit(X, y)
     spent = time.process_time() - started
     return {"error": float(np.square(model.predict(new) - wanted).mean()), "seconds": spent}

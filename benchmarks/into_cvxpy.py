@@ -106,8 +106,7 @@ def network_of(run: Run) -> nn.Sequential:
     x, y = drawn(np.random.default_rng(0), 600, run.inputs)
     hidden = tuple(map(int, run.hidden.split("-")))
     if run.trained == "ours":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             model = LiftedRegressor(hidden, random_state=0).fit(x, y)
         found: nn.Sequential = to_torch(model.model_).double()
         return found
@@ -282,8 +281,7 @@ def digits_of(hidden: str, trained: str) -> tuple[nn.Sequential, Any]:
     x, new_x, y, new_y = train_test_split(x, y, test_size=500, random_state=0)
     units = tuple(map(int, hidden.split("-")))
     if trained == "ours":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             model = LiftedClassifier(units, activation="relu", random_state=0).fit(x, y)
         network = to_torch(model.model_, logits=True).double()
     else:

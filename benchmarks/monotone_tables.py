@@ -109,8 +109,7 @@ def ours(table: Table, seed: int, hidden: tuple[int, ...] | None, alone: bool) -
 
 
 def by_ours(table: Table, seed: int, *settings: Any) -> Answers:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FitWarning)
+    with warnings.catch_warnings(action="ignore", category=FitWarning):
         model = ours(table, seed, *settings).fit(table.x, table.y)
     if table.labels:
         return lambda x: odds(model.predict_proba(x))

@@ -73,8 +73,7 @@ def simulated(seed: int) -> dict[str, float]:
     model = LiftedClassifier((), max_iter=5, random_state=seed)
     asked = [GroupRates(group, WITHIN), Rate(at_most=MOST)]
     began = time.process_time()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         model.fit(x, y, constraints=asked, confidence=CONFIDENCE, held_out=0.5)
     spent = time.process_time() - began
     held = model.model_.constraint_report().held_out

@@ -39,10 +39,7 @@ autosummary_context = {"front_door": liftednet.__all__}  # a name has one page, 
 _OF_SCIKIT_LEARN = [
     f"set_{name}_request" for name in ("fit", "predict", "predict_proba", "score")
 ] + ["get_metadata_routing"]
-autodoc_default_options = {
-    "show-inheritance": True,
-    "exclude-members": ", ".join(_OF_SCIKIT_LEARN),
-}
+autodoc_default_options = {"show-inheritance": True, "exclude-members": ", ".join(_OF_SCIKIT_LEARN)}
 autodoc_typehints = "none"  # the signatures of the source have them; pages stay readable
 napoleon_use_ivar = True
 napoleon_use_rtype = False

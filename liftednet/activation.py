@@ -21,9 +21,7 @@ from liftednet.piecewise import Vector, broken_line, piecewise_quadratic
 from liftednet.scalar_map import Map, ScalarMap, autograd_slope, refuse_bad_map
 from liftednet.validation import name_of, require_positive
 
-__all__ = [
-    "Activation",
-]
+__all__ = ["Activation"]
 
 _DERIVED = "scalar_map", "ends", "lipschitz", "conjugate_at_zero", "margin"  # kept once computed
 
@@ -338,11 +336,7 @@ def require_activation(value: object, where: str) -> None:
 class FunctionActivation(Activation):
     """An activation that is declared by its forward map alone."""
 
-    def __init__(
-        self,
-        forward: Map,
-        lipschitz: float | None = None,
-    ) -> None:
+    def __init__(self, forward: Map, lipschitz: float | None = None) -> None:
         """Check on a grid that phi is elementwise in shape, finite and nondecreasing."""
         self.function = forward
         refuse_bad_map(forward)

@@ -19,15 +19,7 @@ from liftednet.activations.piecewise_linear import Bounded, Identity
 from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
 
-__all__ = [
-    "Divergence",
-    "Joint",
-    "Margin",
-    "Tight",
-    "joint",
-    "tight",
-    "within",
-]
+__all__ = ["Divergence", "Joint", "Margin", "Tight", "joint", "tight", "within"]
 
 
 @dataclass(frozen=True)

@@ -68,8 +68,7 @@ def convex_constraints(
 
 def solve_precisely(problem: cp.Problem) -> None:
     """Solve a quadratic program by OSQP, any other problem, and what OSQP leaves, by CLARABEL."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of inaccuracy, which the caller judges
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # the caller judges
         if problem.is_qp() and not problem.is_lp():
             with suppress(cp.error.SolverError):
                 problem.solve(solver=cp.OSQP, warm_start=False, **_QUADRATIC)

@@ -33,11 +33,7 @@ from liftednet.validation import is_integer, require_flag, require_positive
 
 Bounds = tuple[float, float]
 
-__all__ = [
-    "Network",
-    "State",
-    "Term",
-]
+__all__ = ["Network", "State", "Term"]
 
 _STEPS = 4  # of the sequences that a declared layer is checked on
 
@@ -183,12 +179,7 @@ class Network:
         self.states: list[State] = []
         self.terms: list[Term] = []
 
-    def input(
-        self,
-        *shape: int,
-        sequence: bool = False,
-        missing: bool = False,
-    ) -> Input:
+    def input(self, *shape: int, sequence: bool = False, missing: bool = False) -> Input:
         """Declare data that come in.
 
         Args:

@@ -117,10 +117,7 @@ def piecewise_quadratic(
     right = np.flatnonzero(kept) >= anchor
     size = int(np.prod(x.shape)) or 1
     cost, filled = size * value, knots[anchor]
-    sides = (
-        (1, right, slopes[:-1][kept], slopes[-1]),
-        (-1, ~right, -slopes[1:][kept], -slopes[0]),
-    )
+    sides = ((1, right, slopes[:-1][kept], slopes[-1]), (-1, ~right, -slopes[1:][kept], -slopes[0]))
     limits = []
     for sign, side, slope, last in sides:
         own = [part[side][::sign] for part in (widths[kept], slope, curvature)]

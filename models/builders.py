@@ -13,14 +13,7 @@ from liftednet.activations import MaxPooling, ReLU
 from liftednet.activations.not_monotone import NotMonotone
 from liftednet.constraints import Constraint
 from liftednet.errors import DataError, DeclarationError
-from liftednet.layers import (
-    Expression,
-    apply,
-    concatenate,
-    delay,
-    dense,
-    reverse,
-)
+from liftednet.layers import Expression, apply, concatenate, delay, dense, reverse
 from liftednet.layers.join import Part
 from liftednet.layers.time import drop_first, first_step, pad_first
 from liftednet.losses import CrossEntropy, FenchelYoungLoss, Loss, OutputLoss

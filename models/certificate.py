@@ -183,12 +183,7 @@ class Certificate:
 @torch.inference_mode(False)
 @torch.no_grad()
 def certify(
-    model: Any,
-    example: Any = None,
-    *,
-    box: Any = None,
-    exact: bool = False,
-    seconds: float = 60.0,
+    model: Any, example: Any = None, *, box: Any = None, exact: bool = False, seconds: float = 60.0
 ) -> Certificate:
     """Return what a fitted model or a torch network is for certain, at every input.
 

@@ -34,12 +34,7 @@ from .methods.minibatch import BatchSteps, Minibatch
 from .prediction import Predictor
 from .settings import feasible
 from .shapes import bounded, in_proportion
-from .standardization import (
-    RAW,
-    Standardization,
-    standardization_of,
-    unpacked_standardization,
-)
+from .standardization import RAW, Standardization, standardization_of, unpacked_standardization
 from .starts import AUTO, START_SAMPLES, fitted_start, recurrent_layers, settled_start
 from .trace import Memory, Problem
 
@@ -122,11 +117,7 @@ class Prepared(Predictor):
     """Settings that make of arrays what a method begins with."""
 
     def _data(
-        self,
-        X: Any,
-        y: Any,
-        lengths: Lengths = None,
-        sample_weight: ArrayLike | None = None,
+        self, X: Any, y: Any, lengths: Lengths = None, sample_weight: ArrayLike | None = None
     ) -> Data:
         if y is None and isinstance(X, DataLoader):
             raise DataError(

@@ -32,13 +32,7 @@ from liftednet.problems import ConstrainedFit, WeightFit
 from liftednet.samples import Weights
 from liftednet.sets.constraint import Constraint
 from liftednet.sets.polyhedron import Array, Limits
-from liftednet.sets.rates import (
-    Comparison,
-    RateConstraint,
-    kinds_of,
-    rate_limits,
-    refuse_rates,
-)
+from liftednet.sets.rates import Comparison, RateConstraint, kinds_of, rate_limits, refuse_rates
 from liftednet.solvers import solve
 
 from .output import pulled

@@ -36,11 +36,7 @@ from .choice import choose, plain
 from .methods import COUNTED, GaussNewton, Method, Minibatch
 from .methods.descent import AnySolver, FullBatch
 from .output import output_obstacle
-from .shapes import (
-    interaction_penalties,
-    refuse_not_input_convex,
-    signed_penalties,
-)
+from .shapes import interaction_penalties, refuse_not_input_convex, signed_penalties
 from .starts import Start, drawn_weights, given_weights, recurrent_layers
 from .uncertainty import Ball, require_uncertainty
 

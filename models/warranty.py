@@ -133,10 +133,7 @@ def refuse_too_few(
 
 
 def verdicts(
-    constraints: Sequence[RateConstraint],
-    labels: Array,
-    scores: Tensor,
-    confidence: float,
+    constraints: Sequence[RateConstraint], labels: Array, scores: Tensor, confidence: float
 ) -> tuple[Verdict, ...]:
     """Return what rows that no training has seen show of each constraint.
 
@@ -397,8 +394,7 @@ class HeldOutRho:
             steps = replace(trace, steps=list(trace.steps))
             other._fit = replace(other._known, structure=structure, trace=steps)
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", FitWarning)
+                with warnings.catch_warnings(action="ignore", category=FitWarning):
                     hold(other, self.constraints, self.part()[0], False, None, brief=True)
             except (DataError, SolverError):  # a layer that is pulled so much meets them no more
                 break

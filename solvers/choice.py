@@ -268,10 +268,7 @@ def retry_in_torch(problem: Fit[Any], solution: Solution[Any]) -> Solution[Any]:
 
 
 def solved_by(
-    problem: Fit[Any],
-    names: Sequence[str],
-    start: Any,
-    tolerance: float | None = None,
+    problem: Fit[Any], names: Sequence[str], start: Any, tolerance: float | None = None
 ) -> Solution[Any]:
     """Return what the best of some solvers finds from where another one ended.
 

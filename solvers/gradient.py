@@ -179,13 +179,7 @@ class FrankWolfe(Optimizer):
         outer: OuterOptimizer = SGD,
     ) -> None:
         """Check the settings and build the outer optimizer on the same groups."""
-        defaults = {
-            "lr": lr,
-            "radius": radius,
-            "inner_steps": inner_steps,
-            "p": p,
-            "joint": joint,
-        }
+        defaults = {"lr": lr, "radius": radius, "inner_steps": inner_steps, "p": p, "joint": joint}
         super().__init__(params, defaults)
         self.outer = outer(self.param_groups, lr=lr)
 

@@ -148,11 +148,7 @@ class Reference(Solver[Fit[Any], Any, None]):
         return failure
 
     def _judge(
-        self,
-        problem: Fit[Any],
-        formulation: Formulation,
-        seconds: float,
-        failure: str | None,
+        self, problem: Fit[Any], formulation: Formulation, seconds: float, failure: str | None
     ) -> Solution[Any]:
         statement = formulation.problem
         if any(variable.value is None for variable in formulation.variables.values()):
@@ -171,15 +167,7 @@ class Reference(Solver[Fit[Any], Any, None]):
         if failure is not None:
             tolerance, unfinished = -np.inf, Status.FAILED
         solution = Solution(
-            value,
-            objective,
-            residual,
-            steps,
-            tolerance,
-            unfinished,
-            seconds,
-            self.name,
-            duals,
+            value, objective, residual, steps, tolerance, unfinished, seconds, self.name, duals
         )
         if failure is not None:
             raise SolverError(f"the reference solver failed: {failure}.", solution)
@@ -225,8 +213,7 @@ def moreau_residual(formulation: Formulation, objective: float) -> float:
     pull = sum(cp.sum_squares(x - v) for x, v in zip(variables, at, strict=True))
     step = cp.Problem(cp.Minimize(statement.objective.expr + s / 2 * pull), statement.constraints)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # a step that is off is a large residual
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # a residual tells
             step.solve(solver=cp.CLARABEL, **_PRECISE["CLARABEL"])
     except cp.error.SolverError:
         return np.inf

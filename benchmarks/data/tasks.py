@@ -202,11 +202,7 @@ def _bits(source: torch.Generator, shape: tuple[int, int]) -> Tensor:
 
 
 def timer(
-    samples: int,
-    length: int,
-    dependency: int,
-    on_fraction: float | None = None,
-    seed: int = 0,
+    samples: int, length: int, dependency: int, on_fraction: float | None = None, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Say at every step whether a restarted countdown still runs (section 6.3).
 

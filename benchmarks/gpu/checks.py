@@ -92,8 +92,7 @@ def poisoned() -> Iterator[None]:
     """Have torch fill every new tensor with NaN until something is written to it."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         torch.use_deterministic_algorithms(False)

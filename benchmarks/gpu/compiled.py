@@ -23,14 +23,7 @@ from liftednet.activation import Activation
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.losses import CrossEntropy
 from liftednet.solvers.kernels.state_steps import state_tiles
-from liftednet.solvers.kernels.states import (
-    Goal,
-    Layer,
-    LinkPlan,
-    TileLink,
-    link_map,
-    state_blocks,
-)
+from liftednet.solvers.kernels.states import Goal, Layer, LinkPlan, TileLink, link_map, state_blocks
 
 _SHARED = 232_448  # bytes that a block may have on an H100 or H200
 

@@ -7,11 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from benchmarks.gpu.jobs import Job
-from benchmarks.gpu.opponents import (
-    StateLoop,
-    best_of,
-    timed,
-)
+from benchmarks.gpu.opponents import StateLoop, best_of, timed
 from benchmarks.gpu.problems import state_fit
 from benchmarks.gpu.timing import Ceilings, Scale, seconds
 from liftednet import activations

@@ -265,12 +265,7 @@ class IndRNN(nn.Module):
     """
 
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        layers: int,
-        steps: int,
-        nonlinearity: str = "relu",
+        self, input_size: int, hidden_size: int, layers: int, steps: int, nonlinearity: str = "relu"
     ) -> None:
         """Build the layers.
 

@@ -204,11 +204,7 @@ def smoothed(labels: Tensor, classes: int) -> Tensor:
     return nn.functional.one_hot(labels, classes) * (1 - SMOOTHING) + SMOOTHING / classes
 
 
-STARTS = {
-    "kaiming": drawn(kaiming),
-    "orthogonal": drawn(orthogonal),
-    "LSUV": unit_variance,
-}
+STARTS = {"kaiming": drawn(kaiming), "orthogonal": drawn(orthogonal), "LSUV": unit_variance}
 
 
 def paper_starts(epochs: int) -> dict[str, Start]:
@@ -428,10 +424,7 @@ def _optimizers(network: nn.Sequential, run: AloneRun) -> list[torch.optim.Optim
     *hidden, output = [p for p in network.parameters() if p.ndim == 2]
     biases = [p for p in network.parameters() if p.ndim == 1]
     bound = [output] if run.method == MUON else [*hidden, output]
-    groups = [
-        {"params": bound, "weight_decay": run.decay},
-        {"params": biases, "weight_decay": 0.0},
-    ]
+    groups = [{"params": bound, "weight_decay": run.decay}, {"params": biases, "weight_decay": 0.0}]
     found: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, run.rate, fused=True)]
     if run.method == MUON:
         found += [

@@ -123,8 +123,7 @@ def multinomial_of(
         model = LogisticRegression(C=1 / (2 * rho), tol=goal, max_iter=5_000, solver=solver)
 
         def run() -> Weights:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)
+            with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
                 fit = model.fit(x.numpy(), y.numpy())
             return Weights(
                 torch.from_numpy(fit.coef_.T.copy()), torch.from_numpy(fit.intercept_.copy())
@@ -242,8 +241,7 @@ def lasso(samples: int, inputs: int, units: int, share: float) -> Comparison:
             found = []
             for unit in range(units):
                 model = kind(alpha=rho / samples, tol=tolerance, max_iter=100_000)
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
+                with warnings.catch_warnings(action="ignore"):
                     model.fit(x.numpy(), v[:, unit].numpy())
                 found.append((model.coef_, float(model.intercept_)))
             matrix = torch.from_numpy(np.array([coef for coef, _ in found]).T.copy())

@@ -25,10 +25,7 @@ x_train, x_test, y_train, y_test = train_test_split(
 # %%
 # Names of parameters are those of the pipeline's step; both are drawn on a logarithmic scale.
 pipeline = make_pipeline(StandardScaler(), LiftedClassifier((20,), max_iter=30, random_state=0))
-drawn = {
-    "liftedclassifier__lam": loguniform(1, 100),
-    "liftedclassifier__rho": loguniform(1e-3, 1),
-}
+drawn = {"liftedclassifier__lam": loguniform(1, 100), "liftedclassifier__rho": loguniform(1e-3, 1)}
 search = RandomizedSearchCV(pipeline, drawn, n_iter=4, cv=3, random_state=0)
 search.fit(x_train, y_train)
 chosen = ", ".join(f"{name} {value:.3g}" for name, value in search.best_params_.items())

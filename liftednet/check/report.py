@@ -184,14 +184,7 @@ class Subject:
         return _EXACT if self.activation.declares(method) else _DERIVED
 
 
-def judge(
-    name: str,
-    tested: str,
-    error: Tensor,
-    allowed: float,
-    tell: str,
-    *rows: Tensor,
-) -> Check:
+def judge(name: str, tested: str, error: Tensor, allowed: float, tell: str, *rows: Tensor) -> Check:
     """Return the check that every error, (samples,), is within what is allowed.
 
     Args:

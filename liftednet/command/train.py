@@ -145,8 +145,7 @@ def read_table(path: Path, texts: Sequence[Any] = ()) -> pd.DataFrame:
             plain = re.sub('"[^"]*"?', "", first)
             mark = next((mark for mark in marks if mark in plain), marks[0])
             names = next(csv.reader(chain([first], lines), delimiter=mark), [])
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # of values beyond all names
+        with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):
             told: Options = {
                 "sep": mark, "encoding": "utf-8-sig", "index_col": False, "low_memory": False,
             }  # fmt: skip

@@ -2,13 +2,7 @@
 
 from liftednet.layers.convolution import average_pooling, convolution
 from liftednet.layers.dense import dense
-from liftednet.layers.expression import (
-    Expression,
-    Input,
-    Parameter,
-    apply,
-    concatenate,
-)
+from liftednet.layers.expression import Expression, Input, Parameter, apply, concatenate
 from liftednet.layers.layer import Layer, check_layer
 from liftednet.layers.time import delay, reverse
 

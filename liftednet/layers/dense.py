@@ -114,9 +114,7 @@ class DenseAtPositions(Layer):
             return found.reshape(*v.shape[:-1], prod(self.below[:-1]) * factor.shape[1])
 
         return Given(
-            lambda v: through(v, matrix),
-            lambda u: through(u, matrix.T),
-            squared_norm_of(matrix),
+            lambda v: through(v, matrix), lambda u: through(u, matrix.T), squared_norm_of(matrix)
         )
 
     def weight_map(self, arguments: Arguments, weights: Any) -> LinearMap:

@@ -222,10 +222,7 @@ class Applied(Expression):
 
 
 def apply(
-    layer: Layer,
-    *arguments: Any,
-    penalty: Penalty | None = None,
-    weights: Parameter | None = None,
+    layer: Layer, *arguments: Any, penalty: Penalty | None = None, weights: Parameter | None = None
 ) -> Expression:
     """Return a layer over expressions, with weights of its own or those of another layer.
 

@@ -11,16 +11,7 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DeclarationError
-from liftednet.maps import (
-    Composed,
-    Function,
-    Given,
-    LinearMap,
-    Moved,
-    Rows,
-    Traced,
-    adjoint_of,
-)
+from liftednet.maps import Composed, Function, Given, LinearMap, Moved, Rows, Traced, adjoint_of
 from liftednet.samples import Design, Weights
 from liftednet.validation import is_integer
 

@@ -13,15 +13,7 @@ from torch import Tensor
 
 from liftednet import processes
 from liftednet.lazy import cvxpy as cp
-from liftednet.problems.fit import (
-    NEAR,
-    Fit,
-    Link,
-    Measure,
-    Statement,
-    constant,
-    rounding,
-)
+from liftednet.problems.fit import NEAR, Fit, Link, Measure, Statement, constant, rounding
 from liftednet.problems.priors import PenalizedWeights, Prior
 from liftednet.validation import require_finite
 

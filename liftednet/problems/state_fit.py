@@ -15,14 +15,7 @@ from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.losses import OutputLoss
 from liftednet.maps import Times
-from liftednet.problems.fit import (
-    Fit,
-    Link,
-    Measure,
-    Statement,
-    constant,
-    measured,
-)
+from liftednet.problems.fit import Fit, Link, Measure, Statement, constant, measured
 from liftednet.problems.priors import BoxedStates, in_float64
 from liftednet.samples import row_chunks
 from liftednet.validation import (

@@ -15,14 +15,7 @@ from liftednet.lazy import cvxpy as cp
 from liftednet.sets.penalty import Bounded, Constrained
 from liftednet.validation import require_matrix
 
-__all__ = [
-    "ColumnNorm",
-    "FixedZeros",
-    "Orthogonal",
-    "RowNorm",
-    "Signs",
-    "SpectralNorm",
-]
+__all__ = ["ColumnNorm", "FixedZeros", "Orthogonal", "RowNorm", "Signs", "SpectralNorm"]
 
 
 class _Between(Constrained):

@@ -34,10 +34,7 @@ _COARSE = (1e-3, 1e-2)  # of a network that cannot run in float64
 
 @torch.no_grad()
 def refute(
-    network: nn.Module,
-    claim: Certificate,
-    example: Sequence[Tensor],
-    data: Sequence[Tensor] | None,
+    network: nn.Module, claim: Certificate, example: Sequence[Tensor], data: Sequence[Tensor] | None
 ) -> None:
     """Raise `LiftedError` with the first point at which a network contradicts its certificate.
 

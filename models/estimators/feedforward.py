@@ -20,13 +20,7 @@ from sklearn.utils.validation import column_or_1d, validate_data
 
 from liftednet.constraints import Constraint
 from liftednet.errors import DataError, DeclarationError, FitWarning, SolverError
-from liftednet.losses import (
-    BinaryCrossEntropy,
-    CrossEntropy,
-    Likelihood,
-    Loss,
-    SquaredError,
-)
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Likelihood, Loss, SquaredError
 from liftednet.names import activation_of, loss_of
 from liftednet.validation import is_number, model_of
 

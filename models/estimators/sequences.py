@@ -21,16 +21,7 @@ from liftednet.validation import model_of
 from ..builders import LiftedRNN
 from ..lifted import Lifted
 from .base import Classifying, Constraints, Estimator, all_or_nothing, documented
-from .input import (
-    FLOATS,
-    Rows,
-    numbered,
-    numbers,
-    plain,
-    refusals,
-    refuse_dates,
-    refuse_unlabelled,
-)
+from .input import FLOATS, Rows, numbered, numbers, plain, refusals, refuse_dates, refuse_unlabelled
 
 __all__ = ["LiftedSequenceClassifier"]
 

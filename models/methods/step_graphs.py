@@ -127,8 +127,7 @@ def recorded(work: Callable[[], None], device: torch.device) -> Callable[[], Non
         here, side = torch.cuda.current_stream(), torch.cuda.Stream()
         side.wait_stream(here)
         before = torch.cuda.get_sync_debug_mode()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a mode that does not find every read
+        with warnings.catch_warnings(action="ignore"):  # not every read is found
             torch.cuda.set_sync_debug_mode("error")  # a recording that fails leaves its memory
         try:
             with torch.cuda.stream(side):

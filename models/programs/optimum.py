@@ -267,8 +267,7 @@ def _solved(problem: Any, options: dict[str, Any]) -> float:
         cp.SolverError: it failed.
     """
     data, chain, inverse = problem.get_problem_data(cp.CLARABEL, solver_opts=options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of inaccuracy, which the bound tells
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # the bound tells
         raw = chain.solve_via_data(problem, data, solver_opts=options)
         problem.unpack_results(raw, chain, inverse)
     answered = problem.status in _ANSWERED
@@ -706,8 +705,7 @@ class Local:
 
     def solved(self) -> Array | None:
         """Return where the problem with networks by their tangents has its least value."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
+        with warnings.catch_warnings(action="ignore", category=UserWarning):
             try:
                 self.problem.solve(solver=cp.CLARABEL, **PRECISE)
             except (cp.SolverError, ValueError):

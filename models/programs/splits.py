@@ -168,8 +168,7 @@ class Tree:
                 self.given, (*values, whole.slopes[0], whole.values[0]), strict=True
             ):
                 parameter.value = value
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # any multipliers prove something
+            with warnings.catch_warnings(action="ignore", category=UserWarning):  # any bound holds
                 self.leaf.solve(solver=cp.CLARABEL)
             nodes.rate[row] = 0.0
             if self.leaf.status == cp.INFEASIBLE:

@@ -66,7 +66,6 @@ def test_an_example_stands_in_the_docstring_and_runs(name, request) -> None:
     assert "Example:" in text
     assert any(statement.want for statement in example.examples)
     said: list[str] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of packages beneath
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # beneath
         doctest.DocTestRunner(verbose=False).run(example, out=said.append)
     assert not said, "".join(said)

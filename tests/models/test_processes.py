@@ -192,8 +192,7 @@ class _Rows(IterableDataset[Any]):
 
 def _of_fewer(rank: int, counts: tuple[int, ...]) -> list[float]:
     loader = DataLoader(_Rows(counts[rank]), batch_size=None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return trace_of(LiftedMLP((6, 4, 3), method=Minibatch(3)).fit(loader)).losses
 
 

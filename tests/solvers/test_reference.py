@@ -39,8 +39,7 @@ def test_a_failure_is_an_error_that_says_why() -> None:
 
 def test_a_float32_simplex_target_is_not_unbounded() -> None:
     single: WeightFit = weight_fit(tight(activations.SimplexProjection()), torch.float32)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         exact = solve(single, "reference")
     assert exact.residual < 1e-6
 

@@ -43,8 +43,7 @@ def least(problem: Any) -> tuple[float, float] | None:
 
 def _solved(problem: cp.Problem) -> float | None:
     for options in _OPTIONS:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             try:
                 problem.solve(solver="CLARABEL", **options)
             except cp.error.SolverError:

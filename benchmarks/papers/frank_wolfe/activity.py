@@ -206,10 +206,7 @@ def activity_tables(store: Path, extent: Extent) -> list[tuple[str, Table]]:
         extent: how much is run.
     """
     clean, noisy = (activity_runs(store, extent, part) for part in (False, True))
-    return [
-        ("har2", accuracy_table(clean, extent)),
-        ("noisy_har2", accuracy_table(noisy, extent)),
-    ]
+    return [("har2", accuracy_table(clean, extent)), ("noisy_har2", accuracy_table(noisy, extent))]
 
 
 def accuracy_table(records: Records, extent: Extent) -> Table:

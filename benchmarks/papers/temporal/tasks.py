@@ -62,16 +62,10 @@ TASKS = {
     "multiplication": Task(data.multiplication, 2, 1, mse_loss),
     "xor": Task(data.xor, 2, 2, cross_entropy),
     "temporal order, 2 symbols": Task(
-        lambda n, t, seed, lengths: data.temporal_order(n, t, 2, seed, lengths),
-        6,
-        4,
-        cross_entropy,
+        lambda n, t, seed, lengths: data.temporal_order(n, t, 2, seed, lengths), 6, 4, cross_entropy
     ),
     "temporal order, 3 symbols": Task(
-        lambda n, t, seed, lengths: data.temporal_order(n, t, 3, seed, lengths),
-        6,
-        8,
-        cross_entropy,
+        lambda n, t, seed, lengths: data.temporal_order(n, t, 3, seed, lengths), 6, 8, cross_entropy
     ),
 }
 
@@ -226,10 +220,7 @@ def _best_rate(tried: Sequence[Record[TaskRun]]) -> float:
 
 
 def _table(
-    records: Sequence[Record[TaskRun]],
-    rates: dict[tuple[str, str], float],
-    length: int,
-    steps: int,
+    records: Sequence[Record[TaskRun]], rates: dict[tuple[str, str], float], length: int, steps: int
 ) -> Table:
     rows = []
     for task, method in rates:
