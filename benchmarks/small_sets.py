@@ -258,10 +258,7 @@ def _laplace(x: Array, y: Array, new: Array) -> Answer:
 
 
 def _real_mlp(x: Array, y: Array, new: Array) -> Answer:
-    from pytabkit import (  # type: ignore[import-not-found,unused-ignore]
-        RealMLP_TD_Classifier,
-        RealMLP_TD_Regressor,
-    )
+    from pytabkit import RealMLP_TD_Classifier, RealMLP_TD_Regressor  # type: ignore[import-not-found,unused-ignore]
 
     options = {"device": "cpu", "random_state": 0, "n_threads": 1, "verbosity": 0}
     if y.dtype.kind in "iu":
