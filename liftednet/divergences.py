@@ -312,9 +312,7 @@ class Margin(Divergence):
         """Return psi'(u / w) / w for a unit-by-unit map, (samples, units)."""
         return self.continuous.slope(u / self.width) / self.width
 
-    def minimizer(self, u: Tensor) -> Tensor:
-        """Return psi(u / w), (samples, units)."""
-        return self.continuous.forward(u / self.width)
+    minimizer = link_gradient
 
 
 def require_divergence(where: str, value: object) -> None:

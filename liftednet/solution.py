@@ -49,7 +49,7 @@ class Solution(Generic[Value]):
         iterations: iterations of the solver (0 for a closed form).
         tolerance: the residual at which it counts as solved.
         unfinished: how the solve ended where the residual is larger.
-        seconds: wall time of the solve, without `prepare`.
+        seconds: wall time of the solve, without its certificate.
         solver: name of the solver that was used.
         duals: of the constraints on scores or states (`ConstrainedFit`), or of those of a penalty
             that is one set of weights and squares, as `formulate` states them; for each in its

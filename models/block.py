@@ -31,7 +31,7 @@ from liftednet.network import Label, Network, State, Term
 from liftednet.penalties import Penalty
 from liftednet.problems import Fit, Link, OutputFit, StateFit, StatesOverTime, TimeLink, WeightFit
 from liftednet.problems.block_fit import BlockFit
-from liftednet.problems.priors import BoxedStates, PenalizedWeights
+from liftednet.problems.priors import BoxedStates, PenalizedWeights, in_float64
 from liftednet.problems.states_over_time import picked
 from liftednet.samples import Design, Weights, row_chunks
 
@@ -196,6 +196,8 @@ class Blocks:
     def _values(self) -> Iterator[Tensor]:
         for values in self._some():
             piece, known = {x: doubled(v) for x, v in values.items()}, dict[int, Any]()
+            for state in self.structure.states:
+                piece[state] = in_float64(self.structure.held(state).activation, values[state])
             for edge in self.edges():
                 yield self._edge_value(edge, piece, known)
             yield from self._output_values(piece)

@@ -42,7 +42,7 @@ from liftednet.solvers import solve
 from liftednet.solvers.one_layer.problem import ScoreLimits
 from liftednet.solvers.quasi_newton import lbfgs
 
-from .block import Blocks, Structure, rows_that_count
+from .block import Blocks, Structure, doubled, rows_that_count
 from .checkpoint import Keeper
 from .constraint_report import ConstraintReport, apart_of, broken
 from .data import Data
@@ -325,11 +325,7 @@ class AugmentedLagrangian:
         """
         self._structure, self._term = blocks.structure, term
         parameters = self._structure.parameters
-        given = {x: v for x, v in blocks.values.items() if x not in parameters}
-        self._values = {
-            x: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v
-            for x, v in given.items()
-        }
+        self._values = {x: doubled(v) for x, v in blocks.values.items() if x not in parameters}
         self._likes = dict(zip(parameters, blocks.weights, strict=True))
         self._stacked = {x: like.stacked().double().clone() for x, like in self._likes.items()}
         self._moving = [x for x in parameters if self._structure.penalties[x].smooth]

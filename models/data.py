@@ -243,12 +243,10 @@ def prepared(
         values[term.label] = target.to(device=device, dtype=dtype)
         if last:
             last_only.add(term.label)
-    coarser = {x: v.dtype for x, v in given.items() if _is_coarser(v.dtype, dtype)}
+    floating = {x: v.dtype for x, v in given.items() if v.is_floating_point()}
+    fine = torch.finfo(dtype).eps
+    coarser = {x: kind for x, kind in floating.items() if torch.finfo(kind).eps > fine}
     return Data(values, frozenset(last_only), coarser=coarser)
-
-
-def _is_coarser(kind: torch.dtype, other: torch.dtype) -> bool:
-    return kind.is_floating_point and torch.finfo(kind).eps > torch.finfo(other).eps
 
 
 def _by_variable(name: str, variables: Sequence[Any], given: Any) -> dict[Any, Any]:

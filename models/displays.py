@@ -94,10 +94,17 @@ class FitDisplay(_Display):
             ax: axes of matplotlib; None for new ones.
 
         Raises:
-            DataError: X has more than two inputs.
+            DataError: X has more than two inputs, there is more than one output, or no interval.
             NotFittedError: as in `posterior`.
         """
-        rows = np.asarray(X, dtype=float)
+        _require_intervals(estimator)
+        with refusals(X=X, y=y):
+            rows, answers = np.asarray(X, dtype=float), np.asarray(y, dtype=float)
+        if answers.size != len(rows):
+            raise DataError(
+                f"a fit of one output is drawn over its data: X has shape {rows.shape}, and y "
+                f"{answers.shape}."
+            )
         if rows.ndim != 2 or rows.shape[1] not in (1, 2):
             raise DataError(
                 f"a fit is drawn over one or two inputs, and X has shape {rows.shape}: "
@@ -110,12 +117,12 @@ class FitDisplay(_Display):
         grid = np.stack(np.meshgrid(*sides, indexing="ij"), -1)
         names = getattr(estimator, "feature_names_in_", [f"x{n + 1}" for n in range(len(sides))])
         flat = _like(X, grid.reshape(-1, len(sides)))
-        low, high = estimator.predict_interval(flat, level)
-        mean, low, high = (
-            part.reshape(grid.shape[:-1]) for part in (estimator.predict(flat), low, high)
-        )
+        curves = estimator.predict(flat), *estimator.predict_interval(flat, level)
+        if curves[0].size != len(flat):
+            raise DataError(f"a fit of one output is drawn, and this has {curves[0].shape[1]}.")
+        mean, low, high = (part.reshape(grid.shape[:-1]) for part in curves)
         named = tuple(map(str, names))
-        return cls(sides, mean, low, high, rows, np.asarray(y), level, named).plot(ax)
+        return cls(sides, mean, low, high, rows, answers.ravel(), level, named).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
         """Draw it, on axes or on new ones."""
@@ -177,13 +184,17 @@ class CoverageDisplay(_Display):
             NotFittedError: as in `posterior`.
             DataError: it has no intervals.
         """
-        if not hasattr(estimator, "predict_interval"):
-            kind = type(estimator).__name__
-            raise DataError(f"coverage is that of a LiftedRegressor's intervals; got {kind}.")
-        levels, y = np.linspace(0.05, 0.95, 19), np.asarray(y)
-        ends = (estimator.predict_interval(X, float(level)) for level in levels)
-        shares = np.array([np.mean((low < y) & (y < high)) for low, high in ends])
-        return cls(levels, shares, len(y)).plot(ax)
+        _require_intervals(estimator)
+        levels = np.linspace(0.05, 0.95, 19)
+        ends = np.array([estimator.predict_interval(X, float(level)) for level in levels])
+        low, high = ends[:, 0], ends[:, 1]
+        with refusals(y=y):
+            answers = np.asarray(y, dtype=float)
+        if answers.size != low[0].size:
+            raise DataError(f"y has shape {answers.shape}, and intervals have {low[0].shape}.")
+        answers = answers.reshape(low[0].shape)
+        inside = (low <= answers) & (answers <= high)  # counts are ends of theirs
+        return cls(levels, inside.reshape(len(levels), -1).mean(1), len(answers)).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
         """Draw it, on axes or on new ones."""
@@ -320,7 +331,10 @@ class PartialDependenceDisplay(_Display):
         for cell in pairwise(points):
             low[number], high[number] = cell
             facts = certify(estimator, box=(low, high))
-            ends.append((float(facts.least[output]), float(facts.most[output])))
+            both = facts.least.numpy(), facts.most.numpy()
+            if len(mean) < len(known):  # scikit-learn has the second of two classes alone
+                both = tuple(np.r_[1 - other[-1], one[-1]] for one, other in (both, both[::-1]))
+            ends.append([end[output] for end in both])
         answer = "probability of" if hasattr(estimator, "classes_") else "output"
         name = names[number] if names else f"x{number + 1}"
         if len(mean) < len(known):  # scikit-learn has the second of two classes alone
@@ -399,6 +413,12 @@ class PathDisplay(_Display):
                 other.axvline(self.rho[best], color=color, linestyle=":")
         axes.legend(handles=lines)
         return self
+
+
+def _require_intervals(estimator: Any) -> None:
+    if not hasattr(estimator, "predict_interval"):
+        kind = type(estimator).__name__
+        raise DataError(f"intervals are those of a LiftedRegressor; got {kind}.")
 
 
 def _like(X: Any, rows: Array) -> Any:

@@ -127,10 +127,6 @@ class Trace:
         """How many sweeps, epochs or steps have been finished."""
         return max((step.number + 1 for step in self.steps if step.whole), default=0)
 
-    def residual(self, number: int) -> float:
-        """Return the largest residual of one sweep, 0 where it had no blocks."""
-        return max((step.residual for step in self.steps if step.number == number), default=0.0)
-
     def plot(self, ax: Any = None) -> Any:
         """Draw the objective, and the loss of held-out samples, over the seconds of training.
 

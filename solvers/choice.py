@@ -181,7 +181,7 @@ def solve(problem: Fit[Any], solver: str | AnySolver = "auto", start: Any = None
     from what that found.
 
     Args:
-        problem: a `WeightFit`, `StateFit` or `OutputFit`.
+        problem: a fit of `liftednet.problems`, such as `WeightFit`.
         solver: "auto", a solver's name, or a solver with options of its own.
         start: a value to start from: `Weights` for a weight fit, else states (samples, units).
 
@@ -203,16 +203,16 @@ def solve(problem: Fit[Any], solver: str | AnySolver = "auto", start: Any = None
     """
     if not isinstance(problem, Fit):
         raise DeclarationError(
-            f"solve needs a WeightFit, a StateFit or an OutputFit, got {type(problem).__name__}."
+            f"solve needs a fit, such as a WeightFit, got {type(problem).__name__}."
         )
     problem, start = _without_gradients(problem), _without_gradients(start)
-    auto = isinstance(solver, str) and solver == "auto"
+    auto = solver == "auto"
     chosen = None if auto else choose(problem, solver)
     problem.refuse_bad_values()  # before "auto" looks at what they suit
     chosen = chosen or best(problem, repeats=True)
     if start is not None:
         problem.refuse_bad_start(start)
-    solution = chosen.solve(problem, start, chosen.prepare(problem)).require_usable()
+    solution = chosen.solve(problem, start).require_usable()
     if auto:
         solution = retry_in_torch(problem, solution)
         if solution.status is not Status.SOLVED:
@@ -248,7 +248,7 @@ def _retried(problem: Fit[Any], solution: Solution[Any], solver: AnySolver) -> S
     reference = Reference(backend="CLARABEL", tolerance=solution.tolerance)
     try:
         other = reference.solve(problem, solution.value)
-        last = solver.solve(problem, other.value, solver.prepare(problem))
+        last = solver.solve(problem, other.value)
     except (DeclarationError, SolverError):
         return solution
     seconds = solution.seconds + other.seconds + last.seconds

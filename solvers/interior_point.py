@@ -153,8 +153,7 @@ class _Smooth:
         if start is not None and self.few and not self.fit.quadratic:
             return self.design.joined(start).reshape(-1)
         plain: Solver[Any, Any, Any] = Ridge() if self.fit.quadratic else GeneralizedLinear()
-        found = plain.solve(self.fit, start, plain.prepare(self.fit))
-        return self.design.joined(found.value).reshape(-1)
+        return self.design.joined(plain.solve(self.fit, start).value).reshape(-1)
 
     def weights(self, x: Tensor) -> Weights:
         """Return x as weights of the fit."""

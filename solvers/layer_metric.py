@@ -265,7 +265,7 @@ class LayerMetric:
                 metric v I, of rank 0. None where there is none.
             counts: samples that share it.
         """
-        scales, fall = self._scales_for(pull, weight), _square(weight)
+        scales, fall = self._scales_for(pull, weight), torch.linalg.vector_norm(weight).square()
         if len(self._values):
             seen = self._vectors.T @ weight
             shrunk = scales.shares * seen
@@ -296,10 +296,6 @@ class LayerMetric:
         of_bias = 1 / (variance + 1 / self._damping)
         mean = self.mean.to(like) / variance
         return _Scales(shares.unsqueeze(1), (1 / variance).to(like), of_bias.to(like), mean)
-
-
-def _square(matrix: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(matrix).square()
 
 
 def _counted(rows: Tensor, weights: Tensor | None) -> Tensor:

@@ -295,9 +295,7 @@ class Exponential(Activation):
         """Return exp(u)."""
         return u.exp()
 
-    def slope(self, u: Tensor) -> Tensor:
-        """Return exp(u)."""
-        return u.exp()
+    slope = forward
 
     def potential(self, v: cp.Expression) -> cp.Expression:
         """Return sum of v log v - v."""

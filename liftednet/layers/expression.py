@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ from liftednet.samples import Weights
 from liftednet.validation import is_integer, is_number
 
 Values = Mapping[Any, Any]
-Known = TypeVar("Known")
 
 
 class Variable:

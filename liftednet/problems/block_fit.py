@@ -166,7 +166,7 @@ class BlockFit(Fit[Any]):
         where v is the target of a joint link of its own through the recurrence, as in
         `StatesOverTime`.
         """
-        problem, v = self.double(), self.block.packed(value).double()
+        problem, v = self.double(), self.block.exact(value)
         total = float if self._shared else processes.total_of  # shared terms are whole already
         objective = total(float(problem.smooth_value(v) + self.block.value(v)))
         if self.smoothness is None or self.block.obstacle() is not None:

@@ -245,7 +245,8 @@ class Fit(ABC, Generic[Value]):
 
     Frozen data of one convex problem, which states itself in CVXPY and judges a value in float64;
     no solver judges itself. `WeightFit`, `StateFit`, `OutputFit` and `StatesOverTime` are this
-    problem with different g and A; `BlockFit` is any other block of a network.
+    problem with different g and A; `BlockFit` is any other block of a network, `ConstrainedFit` a
+    weight fit under constraints.
 
     Example:
         >>> import torch

@@ -48,6 +48,10 @@ class BoxedStates:
         """Return the states."""
         return value
 
+    def exact(self, value: Tensor) -> Tensor:
+        """Return the states in float64, inside the ends that they are rounded to."""
+        return in_float64(self.divergence.activation, value)
+
     def unpacked(self, v: Tensor) -> Tensor:
         """Return the states in the block's type."""
         return v.to(self.type)
@@ -130,6 +134,10 @@ class PenalizedWeights:
     def packed(self, value: Weights) -> Tensor:
         """Return [W; b]."""
         return value.stacked()
+
+    def exact(self, value: Weights) -> Tensor:
+        """Return [W; b] in float64."""
+        return value.stacked().double()
 
     def unpacked(self, v: Tensor) -> Weights:
         """Return W and b in the block's type."""

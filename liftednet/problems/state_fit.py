@@ -121,12 +121,9 @@ class StateFit(Fit[Tensor]):
     @cached_property
     def smoothness(self) -> float | None:
         """A Lipschitz constant of the gradient of the links in Z, or None."""
-        total = 0.0
-        for link in self.links:
-            if link.smoothness is None:
-                return None
-            total += link.smoothness
-        return total
+        each = [link.smoothness for link in self.links]
+        known = [one for one in each if one is not None]
+        return sum(known, 0.0) if len(known) == len(each) else None
 
     def measure(self, value: Tensor) -> Measure:
         """Return the objective and the relative KKT residual at Z, in float64.
@@ -237,8 +234,8 @@ class OutputFit(Fit[Tensor]):
         object.__setattr__(self, "lam", require_positive("lam", self.lam))
         if not isinstance(self.loss, OutputLoss):
             raise DeclarationError(
-                "an OutputFit needs a loss of output states, SquaredError() or "
-                f"SimplexCrossEntropy(); got {self.loss!r}, which holds the outputs at the data."
+                "an OutputFit needs a loss of output states, such as SquaredError(); got "
+                f"{self.loss!r}, which holds the outputs at the data."
             )
         require_divergence("an OutputFit", self.divergence)
         require_matrix("the pre-activation U", self.pre_activation)

@@ -26,7 +26,7 @@ from liftednet.problems.fit import (
     measured,
     rounding,
 )
-from liftednet.problems.priors import BoxedStates
+from liftednet.problems.priors import BoxedStates, in_float64
 from liftednet.samples import outlined, squared_norm_of
 from liftednet.validation import (
     require_finite,
@@ -255,11 +255,9 @@ class StatesOverTime(Fit[Tensor]):
             return None
         norm = squared_norm_of(self.recurrent) ** 0.5
         total = self.lam * norm * (2 + self.divergence.smoothness * norm)
-        for link in self.links:
-            if link.smoothness is None:
-                return None
-            total += link.smoothness
-        return total
+        each = [link.smoothness for link in self.links]
+        known = [one for one in each if one is not None]
+        return sum(known, total) if len(known) == len(each) else None
 
     def measure(self, value: Tensor) -> Measure:
         """Return the objective and the relative KKT residual at Z, in float64.
@@ -272,7 +270,7 @@ class StatesOverTime(Fit[Tensor]):
         fall, by a bound from the strong convexity of a joint D in Z_t - L Z_{t-1} W, or by the
         model of a Newton step where that promises less.
         """
-        problem, states = self.double(), value.double()
+        problem, states = self.double(), in_float64(self.divergence.activation, value)
         if self.smoothness is None:
             return measured(problem.values(states).sum(), torch.nan)
         if not self.drive.shape[1]:  # of a process without samples

@@ -507,7 +507,7 @@ class WeightFit(Fit[Weights]):
 
     def _judged(self, weight: Tensor, gradient: Tensor) -> Judgement:
         """Return how far W is from stationary, and its duality gap."""
-        smoothness = 1.0 if self.penalty.smooth else self._smoothest
+        smoothness = 1.0 if self.penalty.smooth else self._smoothest or 1.0
         return self.penalty.judged(weight, gradient[: len(weight)], smoothness)
 
     @property

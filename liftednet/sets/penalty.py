@@ -161,7 +161,7 @@ class Penalty(ABC):
         """
         if self.smooth or not self.convex or not math.isfinite(self.reach):
             return Judgement(self.stationarity(weight, gradient, smoothness))
-        step = self._stride(weight, gradient, smoothness)
+        step = self._stride(gradient, smoothness)
         return _judged([self], weight, -gradient.unsqueeze(0), step)
 
     def duals(self, weight: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
@@ -171,7 +171,7 @@ class Penalty(ABC):
         """
         return ()
 
-    def _stride(self, weight: Tensor, gradient: Tensor, smoothness: float) -> float:
+    def _stride(self, gradient: Tensor, smoothness: float) -> float:
         """Return the step of a judgement: 1 / s, or less, which leads as far as W may reach."""
         steepest = float(gradient.abs().max())
         return 1 / (max(smoothness, steepest / self.reach) or 1.0)
@@ -398,7 +398,7 @@ class Sum(Penalty):
             return super().judged(weight, gradient, smoothness)
         for square in self.squares:
             gradient = square.stationarity(weight, gradient, smoothness)
-        step = self._stride(weight, gradient, smoothness)
+        step = self._stride(gradient, smoothness)
         pulls = self._met(weight - step * gradient, step, _TOLD).pulls / step
         pulls -= (gradient + pulls.sum(0)) / len(pulls)
         return _judged(self.members, weight, pulls, step)

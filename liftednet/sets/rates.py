@@ -332,10 +332,9 @@ class Rate(RateConstraint):
 
 def rate_limits(comparisons: Sequence[Comparison], samples: int, classes: int) -> Limits:
     """Return l <= A d <= h for decisions or probabilities D (samples, classes), row after row."""
-    matrix = sparse.lil_matrix((0, samples * classes)).tocsr()
     rows = [_row(one, samples, classes) for one in comparisons]
-    if rows:
-        matrix = sparse.csr_matrix(sparse.vstack(rows))
+    none = sparse.csr_matrix((0, samples * classes))
+    matrix = sparse.csr_matrix(sparse.vstack([none, *rows]))
     lower = np.array([one.lower for one in comparisons])
     upper = np.array([one.upper for one in comparisons])
     return Limits(matrix, lower, upper, (len(rows),))
@@ -428,7 +427,7 @@ def _groups(kind: str, given: Any) -> tuple[Array, list[str]]:
     return numbers.ravel(), names
 
 
-def _numbered(name: str, column: Array) -> tuple[Sequence[Any], Array]:
+def _numbered(name: str, column: Array) -> tuple[Any, Array]:
     """Return the different entries, sorted where they can be, and the number of every row's."""
     with suppress(TypeError):  # of words beside numbers
         return np.unique(column, return_inverse=True)
@@ -455,13 +454,10 @@ def _array(given: Any) -> Array:
 
 
 def _share(name: str, given: Any) -> float:
-    try:
-        found = float(given)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{name} must be a share from 0 to 1, got {given!r}.") from error
-    if not 0 <= found <= 1:
-        raise DataError(f"{name} must be a share from 0 to 1, got {given}.")
-    return found
+    with suppress(TypeError, ValueError):
+        if 0 <= float(given) <= 1:
+            return float(given)
+    raise DataError(f"{name} must be a share from 0 to 1, got {given!r}.")
 
 
 def _kind(of: str, kinds: Sequence[str]) -> str:

@@ -287,7 +287,7 @@ def _convolved(walk: Walk, call: Call) -> Tensor | None:
         return _combined(walk, [(Followed(found, x.dtype, walk), 1.0)], along)
     axes = kernel.ndim - 2
     steps, pads, holes = (list(s) * (axes // len(s)) for s in (stride, padding, dilation))
-    windows = _windows(walk, x.units, kernel.shape[2:], steps, pads, holes, walk.numbers(0.0))
+    windows = _windows(x.units, kernel.shape[2:], steps, pads, holes, walk.numbers(0.0))
     outputs = windows.shape[2 : 2 + axes]
     channels = len(kernel) // groups
     parts = []
@@ -301,9 +301,7 @@ def _convolved(walk: Walk, call: Call) -> Tensor | None:
     return torch.cat(parts, 1)
 
 
-def _windows(
-    walk: Walk, x: Tensor, sizes: Any, steps: Any, pads: Any, holes: Any, none: Tensor
-) -> Tensor:
+def _windows(x: Tensor, sizes: Any, steps: Any, pads: Any, holes: Any, none: Tensor) -> Tensor:
     """Return windows (samples, channels, places, sizes) of units (samples, channels, ...)."""
     around = [p for pad in reversed(list(pads)) for p in (pad, pad)]
     wide = torch.constant_pad_nd(x, around, int(none)).contiguous()
@@ -407,7 +405,7 @@ def _max_pooled(walk: Walk, call: Call) -> Any:
         return None
     pads, holes = (list(s) * (axes // len(s)) for s in (pads, holes))
     whole = x if x.ndim == axes + 2 else x[None]
-    windows = _windows(walk, whole, sizes, steps, pads, holes, torch.tensor(-1))
+    windows = _windows(whole, sizes, steps, pads, holes, torch.tensor(-1))
     rows = windows.flatten(2 + axes).flatten(0, -2)
     first = rows.gather(1, (rows >= 0).int().argmax(1, keepdim=True))
     rows = torch.where(rows < 0, first, rows)  # padding is never the largest

@@ -226,8 +226,7 @@ def _falls(u: Tensor) -> Tensor:
 def clipped(lowest: float | None, highest: float | None) -> Curve:
     """Return min(max(u, l), h)."""
     low, high = (-math.inf if lowest is None else lowest), math.inf if highest is None else highest
-    if low > high:  # as torch has it
-        low = high
+    low = min(low, high)  # as torch has it
     knots = tuple(end for end in (low, high) if math.isfinite(end) and low < high)
     return Curve(
         lambda u: u.clamp(low, high), lambda u: ((u > low) & (u < high)).double(),

@@ -37,10 +37,7 @@ from .tracing import Call
 
 # Activations: which of ours they are, where they bend, and which of them are split.
 
-_DECLARED = (
-    "elu", "celu", "selu", "softplus", "softsign", "log_sigmoid", "hardsigmoid", "softshrink",
-    "tanhshrink",
-)  # fmt: skip
+_DECLARED = "celu", "selu", "softsign", "log_sigmoid", "hardsigmoid", "softshrink", "tanhshrink"
 _SMOOTH = 20.0  # beta u, from where torch's softplus may go on as u: it differs by less than 3e-9
 
 

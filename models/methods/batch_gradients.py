@@ -317,8 +317,7 @@ class BatchGradients:
         with processes.alone():  # the loss tells of values that are not finite
             states = u.detach()
             if len(y):
-                solver = choose(fit)
-                states = solver.value(fit, solver.prepare(fit))
+                states = choose(fit).value(fit)
         if together:  # which a declared loss evaluates at once
             rows = loss.output_value(y, states) + lam * divergence.value(states, u)
         else:

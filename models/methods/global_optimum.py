@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from liftednet.solvers.one_layer.oracle import Kind, Kinked
     from liftednet.solvers.one_layer.problem import OneLayer, Scores, Units
 
-_INSTEAD = 'method="gauss-newton" or "minibatch" trains it, without a bound on the optimum'
+_INSTEAD = 'another method trains it ("auto" takes one that does), without a bound on the optimum'
 _FALLING = (
     " A layer whose activation falls somewhere is none of these: |u| = max(u, 0) + max(-u, 0) is "
     "two units of ReLU()."
@@ -213,7 +213,7 @@ class HiddenLayer:
             raise DeclarationError(
                 "the global optimum is that of the feedforward network: divergence='tight'."
             )
-        _refuse_loss(structure, term)
+        _refuse_loss(term)
         for parameter, penalty in structure.penalties.items():
             held = [x for x in penalty.parts if not is_square(x)]
             known = all(x.ends(parameter.shape) is not None for x in held)
@@ -329,7 +329,7 @@ def _dense(expression: Expression, below: State | Input, *, bias: bool) -> Param
     return expression.weights if own else None
 
 
-def _refuse_loss(structure: Structure, term: Term) -> None:
+def _refuse_loss(term: Term) -> None:
     if term.state is None:
         divergence = term.divergence
         tight = isinstance(divergence, Tight) or isinstance(divergence.activation, Identity)

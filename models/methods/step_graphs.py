@@ -59,7 +59,7 @@ class StepGraphs:
         if self._seen[kind] <= _BEFORE:
             return None
         if kind not in self._replays:
-            self._replays[kind] = self._recorded(batch, samples, weight, looks)
+            self._replays[kind] = self._recorded(batch, samples, weight)
         replay = self._replays[kind]
         if replay is None:
             return None
@@ -80,9 +80,7 @@ class StepGraphs:
                 held.copy_(given)
         self._last = now
 
-    def _recorded(
-        self, batch: Batch, samples: int, weight: float, looks: bool
-    ) -> Callable[[], None] | None:
+    def _recorded(self, batch: Batch, samples: int, weight: float) -> Callable[[], None] | None:
         """Return the replay of a step, None where there can be none; nothing else changes."""
         steps, source = self._steps, batch.source
         rows = self._rows.setdefault(len(batch.rows), torch.empty_like(batch.rows))

@@ -345,8 +345,8 @@ def to_cvxpy(
         return CvxpyNetwork(x, output, composition, box=ends)
     if mixed_integer is False:
         raise DeclarationError(
-            "the network is not convex, concave or affine in its inputs by the signs of its "
-            "weights: leave mixed_integer=None."
+            "the network is not convex, concave or affine in its inputs by CVXPY's atoms and the "
+            "signs of its weights: leave mixed_integer=None."
         )
     composition = kinked(composition)
     rows = [x] if x.ndim == 1 else [x[n] for n in range(x.shape[0])]
@@ -373,7 +373,7 @@ def _box_of(x: cp.Expression) -> Any:
     low, high = (np.asarray(end, dtype=float) for end in x.get_bounds())
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise DataError(
-            "the network is not convex in its inputs, and is stated over a box: give "
+            "CVXPY's rules do not make the network convex: it is stated over a box. Give "
             "box=(lowest, highest), or x bounds of its own, as in cp.Variable(3, bounds=[0, 1])."
         )
     return low, high

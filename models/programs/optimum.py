@@ -62,7 +62,7 @@ class Optimum:
         output: the network's output there, by a forward pass.
         value: the objective there.
         bound: no x has a better one, as far as the solver has proven it.
-        proven: whether |value - bound| is within the gap that was asked for.
+        proven: whether |value - bound| is within what `optimize` was asked for.
         seconds: that it took.
         first: (value, seconds) of the first answer, before any proof.
         nodes: of branch and bound.

@@ -13,6 +13,7 @@ from torch.func import vmap
 
 from liftednet import processes
 from liftednet.activation import Activation
+from liftednet.layers.time import delayed
 from liftednet.maps import pulled_back
 from liftednet.products import square_of_rows
 
@@ -408,7 +409,7 @@ def _over_time(forward: Forward, activation: Activation, point: Tensor) -> Tenso
     units, outputs = cell.shape[1], readout.shape[1]
     drive = x @ cell[units : units + features] + cell[-1]
     states = recurrence(drive, cell[:units], activation.forward)
-    before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
+    before = delayed(states)
     slopes = activation.slope(drive + before @ cell[:units])
     read = torch.arange(steps, device=x.device).expand(samples, -1)
     if forward.last:

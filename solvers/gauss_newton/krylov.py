@@ -33,13 +33,11 @@ class Krylov:
         product: v -> C v.
         gradient: g, (parameters,), float64.
         flat: the relative decrease per product below which the space is not made larger.
-        window: over how many products, at least, that decrease is measured.
     """
 
     product: Callable[[Tensor], Tensor]
     gradient: Tensor
     flat: float
-    window: int
     _basis: Tensor = field(init=False, repr=False)
     _diagonal: list[float] = field(default_factory=list, init=False, repr=False)
     _beside: list[float] = field(default_factory=list, init=False, repr=False)
@@ -60,7 +58,7 @@ class Krylov:
     def minimizer(self, damping: float) -> Damped:
         """Return the damped minimizer in a space that is made large enough for it.
 
-        The products end where the last ones, a tenth of all and at least `window`, have lowered
+        The products end where the last ones, a tenth of all and at least `_WINDOW`, have lowered
         the damped model by less than `flat` each, relative to all: Martens, Deep Learning via
         Hessian-free Optimization, 2010.
         """
@@ -98,7 +96,7 @@ class Krylov:
     def _enough(self, lowered: list[float]) -> bool:
         """Say whether the last products have lowered the model by next to nothing."""
         products = len(lowered) - 1
-        recent = max(self.window, products // 10)
+        recent = max(_WINDOW, products // 10)
         if products <= recent:
             return False
         return lowered[-1] - lowered[-1 - recent] < recent * self.flat * lowered[-1]
@@ -145,15 +143,13 @@ class CurvatureProducts(LocalModel):
 
     corrections = 1  # more make no more starts succeed (benchmarks/results/solver_trials.md)
 
-    def __init__(
-        self, forward: Forward, point: Tensor, flat: float = _FLAT, window: int = _WINDOW
-    ) -> None:
-        """Pass forward at a point, (parameters,) in float64; `flat` and `window` as in Krylov."""
+    def __init__(self, forward: Forward, point: Tensor, flat: float = _FLAT) -> None:
+        """Pass forward at a point, (parameters,) in float64; `flat` as in Krylov."""
         super().__init__(forward, point)
         # A product of the model itself would keep the passes alive until garbage is collected.
         product, free = self.operator.product, self.free
         among = product if free is None else lambda direction: free * product(free * direction)
-        self._space = Krylov(among, self.released(self.gradient), flat, window)
+        self._space = Krylov(among, self.released(self.gradient), flat)
 
     @property
     def products(self) -> int:

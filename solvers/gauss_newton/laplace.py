@@ -241,7 +241,9 @@ def share_of(found: Laplace, forward: Forward) -> float:
             far = target.divergence.values(values[part], center + share**0.5 * moves)
             likely = torch.logsumexp(-far, 1) - math.log(moves.shape[1])
             scores[number] += weights[part] @ likely
-    least = min(_LEAST, _FOR_SAMPLES / forward.samples)
+    weight = forward.targets[0].weight
+    counts = float(weight.sum()) if isinstance(weight, Tensor) else forward.samples
+    least = min(_LEAST, _FOR_SAMPLES / counts)
     scores[torch.tensor(_SHARES) < least] = -math.inf
     return _SHARES[int(scores.argmax())]
 

@@ -16,6 +16,7 @@ from liftednet import processes
 from liftednet.activation import Activation
 from liftednet.activations import Identity, Softmax
 from liftednet.divergences import Divergence, Tight
+from liftednet.layers.time import delayed
 from liftednet.maps import pulled_back
 
 if TYPE_CHECKING:
@@ -341,7 +342,7 @@ class LinearRecurrence(torch.autograd.Function):
     def forward(ctx: Any, drive: Tensor, weight: Tensor, activate: Product) -> Tensor:
         """Return the states."""
         rows = recurrence(drive, weight, activate)
-        before = torch.cat([torch.zeros_like(rows[:1]), rows[:-1]])
+        before = delayed(rows)
         with torch.enable_grad():
             u = (drive + before @ weight).requires_grad_()
             (slopes,) = torch.autograd.grad(activate(u).sum(), u)

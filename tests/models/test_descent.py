@@ -75,6 +75,19 @@ def test_the_trace_has_the_objective_of_layers_of_which_a_slice_is_used(layer):
     assert all(one == pytest.approx(other, rel=1e-9) and one > 0 for one, other in told)
 
 
+@pytest.mark.parametrize("top", [0.8, 0.75])  # float32 has the first above itself
+def test_states_at_ends_that_their_type_rounds_are_in_their_domain(top: float) -> None:
+    x = normal(50, 2)
+    for method in (FullBatch(2), Minibatch(2)):
+        one, other = (
+            LiftedMLP((2, 5, 2), activations.Clipped(0.0, top), "mse", method=method)
+            .fit(rows, rows.cumsum(1))
+            .objective()
+            for rows in (x.float(), x)
+        )
+        assert one == pytest.approx(other, rel=0.1)
+
+
 def test_weights_below_another_linear_layer_are_fitted_in_both_types() -> None:
     network, x = Network(), normal(30, 3)
     states = network.state("relu", layers.dense(layers.dense(network.input(3), 2), 4))

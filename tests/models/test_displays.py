@@ -58,11 +58,20 @@ def test_pictures_follow_the_convention_of_scikit_learn() -> None:
     held = displays.CoverageDisplay.from_estimator(model, x[100:], y[100:])
     assert (np.diff(held.shares) >= 0).all() and 0.8 < held.shares[-2] <= 1  # of 90 %
     refuses(DataError, "got LiftedClass", type(held).from_estimator, LiftedClassifier(), x, y)
+    again = type(held).from_estimator(model, x[100:], y[100:, None])
+    np.testing.assert_array_equal(again.shares, held.shares)
+    refuses(DataError, "shape", type(held).from_estimator, model, x, y[:9])
+    counts = np.random.default_rng(0).poisson(np.exp(x[:, 0] - 5)).astype(float)
+    rates = LiftedRegressor(**QUICK, loss="poisson").fit(x[:100], counts[:100])
+    many = type(held).from_estimator(rates, x[100:], counts[100:])
+    assert 0.85 < many.shares[-2] <= 1  # answers at the ends of intervals are inside
     one = LiftedRegressor(**QUICK).fit(x[:, :1], y)
     curve = displays.FitDisplay.from_estimator(one, x[:, :1], y)
     np.testing.assert_allclose(curve.mean, one.predict(curve.inputs[0][:, None]))
     words = r"one or two inputs, and X has shape \(200, 3\)"
     refuses(DataError, words, type(curve).from_estimator, model, x, y)
+    refuses(DataError, "one output", type(curve).from_estimator, one, x[:, :1], y[:9])
+    refuses(DataError, "got LiftedClass", type(curve).from_estimator, LiftedClassifier(), x, y)
     assert (curve.low < curve.mean).all() and (curve.mean < curve.high).all()
     two = LiftedRegressor(**QUICK).fit(x[:, :2], y)
     surface = displays.FitDisplay.from_estimator(two, x[:, :2], y)
@@ -113,6 +122,10 @@ def test_partial_dependence_of_a_class_is_of_its_probability(monkeypatch) -> Non
     np.testing.assert_allclose(found.mean + other.mean, 1.0, atol=1e-12)
     np.testing.assert_allclose(found.low + other.high, 1.0, atol=1e-6)
     assert (np.diff(found.mean) >= 0).all() and found.ax_.get_ylabel() == "probability of b"
+    one = LiftedClassifier(**QUICK, loss="binary-cross-entropy").fit(x, np.where(y > 11, "b", "a"))
+    for target in ("a", "b"):  # of one score
+        found = partial_dependence(one, x, 0, target=target)
+        assert (found.low <= found.mean[1:]).all() and (found.mean[1:] <= found.high).all()
     for estimator, inputs, bad, words in (
         (model, x, {"feature": 3}, r"in \[0, 2\]"),
         (model, x, {"feature": "x9"}, "using strings"),

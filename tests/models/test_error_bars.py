@@ -114,6 +114,16 @@ def test_error_bars_are_of_the_rows_as_they_were(settings: dict[str, Any]) -> No
         np.testing.assert_array_equal(one, other)
 
 
+def test_probabilities_of_samples_with_weights_are_those_of_copies(draw) -> None:
+    x, counts = draw.normal(size=(100, 3)), draw.integers(1, 4, 100)
+    labels = x[:, 0] + 0.5 * draw.normal(size=100) > 0
+    one, other = LiftedClassifier(random_state=0), LiftedClassifier(random_state=0)
+    one.fit(x, labels, sample_weight=counts)
+    other.fit(np.repeat(x, counts, 0), np.repeat(labels, counts))
+    np.testing.assert_allclose(one.predict_proba(x), other.predict_proba(x), atol=1e-6)
+    assert posterior(one).laplace.share == posterior(other).laplace.share
+
+
 def test_a_class_that_weighs_nothing_is_not_predicted() -> None:
     x, labels = np.random.default_rng(0).normal(size=(60, 2)), np.arange(60) % 2
     model = LiftedClassifier(random_state=0).fit(x, labels, sample_weight=1.0 - labels)

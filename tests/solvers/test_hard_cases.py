@@ -15,7 +15,7 @@ from liftednet import activations, solvers
 from liftednet.divergences import joint, tight
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy
 from liftednet.maps import Rows
-from liftednet.penalties import L1, ColumnNorm, SpectralNorm, SquaredFrobenius
+from liftednet.penalties import L1, ColumnNorm, Nonnegative, SpectralNorm, SquaredFrobenius
 from liftednet.problems import BlockFit, Design, Link, StateFit, WeightFit, Weights
 from liftednet.problems.priors import PenalizedWeights
 from liftednet.solution import Status
@@ -317,3 +317,10 @@ def test_a_bias_that_nothing_but_tiny_targets_holds_does_not_run_away() -> None:
             solved = found.objective == pytest.approx(right, rel=1e-2)
             assert solved or found.status is not Status.SOLVED
             assert found.objective <= fit.measure(begin).objective
+
+
+@pytest.mark.parametrize("penalty", [Nonnegative(), Nonnegative(0.1), L1(0.1)], ids=repr)
+def test_inputs_that_are_all_zero_ask_for_no_weights(penalty) -> None:
+    design = Design(torch.zeros(6, 3, dtype=torch.float64), bias=False)
+    found = solve(WeightFit(joint(activations.Identity()), design, normal(6, 2), penalty))
+    assert found.status is Status.SOLVED and not found.value.matrix.any()
