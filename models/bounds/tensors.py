@@ -360,6 +360,8 @@ class _Functions(TorchFunctionMode):
         followed = [x for x in args if isinstance(x, Followed)]
         if name in _STEP_BY_STEP and followed:
             return _STEP_BY_STEP[name](*args, **(kwargs or {}))
+        if name in ("lstm", "gru") and followed:
+            raise walk.halt(name, "gates multiply values that depend on the inputs")
         if name in walk.whole and not all(walk.units.constant(x.units) for x in followed):
             with _disable_current_modes():
                 return walk.computed(walk.whole[name], name, args, kwargs or {}, followed)
