@@ -13,8 +13,8 @@ _NU, _LOWER, _TOTAL, _SLOPE, _TOP, _MASS = (n * LANES for n in range(6))
 
 
 @inner
-def _evaluate(u, fourfold, w, least, half):
-    """Put sum z and its derivative in nu into w, with z - a / z = s at s = u + nu.
+def _evaluate(u, fourfold, w, states, least, half):
+    """Put the states z, sum z and its derivative in nu down, with z - a / z = s at s = u + nu.
 
     z = (s + |s|) / 2 + 2 a / (|s| + root), and dz / ds = z / root, by one division.
     """
@@ -28,29 +28,16 @@ def _evaluate(u, fourfold, w, least, half):
             both = size + root
             share = half / (both * root)
             z = half * (s + size) + fourfold[i, lane] * root * share
+            states[i, lane] = z
             w[_TOTAL + lane] += z
             w[_SLOPE + lane] += z * (share * both)
 
 
 @inner
-def _finish(u, fourfold, w, least, half):
-    """Replace u by the states at nu, over their sum."""
-    for lane in range(LANES):
-        w[_TOTAL + lane] = 1 / w[_TOTAL + lane]
-    for i in range(len(u)):
-        for lane in range(LANES):
-            s = u[i, lane] + w[_NU + lane]
-            size = abs(s)
-            root = max(np.sqrt(s * s + fourfold[i, lane]), least)
-            z = half * (s + size + fourfold[i, lane] / (size + root))
-            u[i, lane] = z * w[_TOTAL + lane]
-
-
-@inner
-def _newton(u, fourfold, w, settled, least, half):
+def _newton(u, fourfold, w, states, settled, least, half):
     """Take Newton steps to where every sum is settled, and return how many."""
     for step in range(1, _STEPS + 1):
-        _evaluate(u, fourfold, w, least, half)
+        _evaluate(u, fourfold, w, states, least, half)
         worst = w[_TOTAL] - w[_TOTAL]
         for lane in range(LANES):
             worst = max(worst, abs(w[_TOTAL + lane] - 1))
@@ -111,6 +98,7 @@ def simplex_rows(y, u, lam, settled, z):
     type_ = u.dtype.type
     pre, a = np.empty((outputs, LANES), u.dtype), np.empty((outputs, LANES), u.dtype)
     quick_pre, quick_a = np.empty(pre.shape, np.float32), np.empty(pre.shape, np.float32)
+    states, quick_states = np.empty(pre.shape, u.dtype), np.empty(pre.shape, np.float32)
     w, quick = np.empty(6 * LANES, u.dtype), np.empty(6 * LANES, np.float32)
     ends, half, most = np.empty(5 * LANES), type_(0.5), 0
     least, quick_least = type_(1e-18), np.float32(1e-18)
@@ -139,15 +127,17 @@ def simplex_rows(y, u, lam, settled, z):
         for lane in range(LANES):
             quick[_NU + lane] = w[_NU + lane]
             quick[_LOWER + lane] = w[_LOWER + lane]
-        steps = _newton(quick_pre, quick_a, quick, _ROUGH, quick_least, np.float32(0.5))
+        rough = np.float32(0.5)
+        steps = _newton(quick_pre, quick_a, quick, quick_states, _ROUGH, quick_least, rough)
         for lane in range(LANES):
             w[_NU + lane] = quick[_NU + lane]
             w[_LOWER + lane] -= _ROUGH * (1 + abs(w[_LOWER + lane]))
-        steps += _newton(pre, a, w, settled, least, half)
+        steps += _newton(pre, a, w, states, settled, least, half)
         most = max(most, steps)
-        _finish(pre, a, w, least, half)
+        for lane in range(LANES):
+            w[_TOTAL + lane] = 1 / w[_TOTAL + lane]
         for lane in range(min(LANES, samples - first)):
             for i in range(outputs):
-                state = pre[i, lane]
+                state = states[i, lane] * w[_TOTAL + lane]
                 z[first + lane, i] = max(state, smallest) if y[first + lane, i] > 0 else state
     return most
