@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -253,6 +254,7 @@ def refuse_dates(name: str, values: Any) -> None:
         words = [
             repr(column) for column, kind in kinds.items()
             if getattr(kind, "kind", "O") in "mM" or str(kind).startswith("period")
+            or (str(kind) == "object" and any(isinstance(x, date) for x in values[column]))
         ]  # fmt: skip
         if words:
             raise DataTypeError(

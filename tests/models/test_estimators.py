@@ -253,6 +253,7 @@ BAD_DATA = [
     (LiftedClassifier(), DAYS, [0, 1] * 5, "that hold dates: 'day'"),
     (LiftedRegressor(), DAYS[["a"]], DAYS["day"], "y holds dates"),
     (LiftedRegressor(), DAYS[["day"]].to_numpy(), DAYS["a"], "X holds dates"),
+    (LiftedRegressor(), DAYS[["day"]].astype(object), DAYS["a"], "that hold dates: 'day'"),
     (LiftedRegressor(), DAYS[["day"]].apply(lambda x: x.dt.to_period("M")), range(10),
      "that hold dates: 'day'"),
     (LiftedClassifier(), DAYS[["a"]], pd.Series([*"uuuuvvvv", "u", None], dtype="string"),
