@@ -68,8 +68,8 @@ _MISSED = 1e-9  # of a share of rows: rounding
 _SETTLED = 1e-5  # relative change of the objective in a round
 _EXACT = 1e-6  # residual of a last layer that counts as solved: features may hardly differ by row
 _NEEDS = (
-    "constraints on scores need one loss on the last pre-activation, such as CrossEntropy or "
-    "SquaredError, right on a dense layer."
+    "constraints on scores need one loss on the last pre-activation, SquaredError, CrossEntropy, "
+    "BinaryCrossEntropy or Poisson, right on a dense layer"
 )
 
 
@@ -151,7 +151,7 @@ class HeldScores:
         found = [blocks.weight_fit(parameter) for parameter in self._last]
         fits = [fit for fit in found if isinstance(fit, WeightFit)]
         if len(fits) < len(found):
-            raise DeclarationError(_NEEDS)
+            raise DeclarationError(f"{_NEEDS}.")
         first, sizes = fits[0], self._sizes(blocks)
         if len(fits) > 1:
             inputs = [fit.design.inputs / size for fit, size in zip(fits, sizes, strict=True)]
@@ -237,7 +237,7 @@ def refuse_unmet(
         )
     elsewhere = len(network.terms) > 1 or term.state is not None
     if elsewhere or not last_layers(term.argument):
-        raise DeclarationError(_NEEDS)
+        raise DeclarationError(f"{_NEEDS}; the loss is {structure.loss(term)!r}.")
     added = {x: structure.penalties[x] for x in _last_weights(term)}
     for x, penalty in added.items() if len(added) > 1 else ():
         if not isinstance(penalty, SquaredFrobenius) or penalty.center is not None:

@@ -109,7 +109,7 @@ class Posterior:
 
         The variance of an answer is s (1 + j' H^-1 j) with j the derivatives of the output in all
         weights; s and j of each output where there are several. Rates of counts have a logarithm
-        from N(u, j' H^-1 j), and the noise of counts is the root of their mean.
+        from N(u, s j' H^-1 j), and the noise of counts is the root of their mean.
 
         Args:
             X: as the model or estimator takes it.

@@ -61,6 +61,7 @@ _TABLE = (
     _Entry(StateFit, "dual", "dual", "Dual"),
     _Entry(StateFit, "newton", "newton_states", "NewtonStates"),
     _Entry(StateFit, "proximal", "proximal", "Proximal"),
+    _Entry(WeightFit, "compiled-ridge", "compiled.solvers", "CompiledRidge"),
     _Entry(WeightFit, "ridge", "ridge", "Ridge"),
     _Entry(WeightFit, "generalized-linear", "generalized_linear", "GeneralizedLinear"),
     _Entry(WeightFit, "coordinate-descent", "compiled.solvers", "CoordinateDescent"),

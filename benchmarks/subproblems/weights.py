@@ -24,7 +24,7 @@ from liftednet.divergences import joint
 from liftednet.losses import CrossEntropy
 from liftednet.penalties import L1, SquaredFrobenius
 from liftednet.problems import Design, WeightFit, Weights
-from liftednet.solvers import GeneralizedLinear, Ridge, solve
+from liftednet.solvers import CompiledRidge, GeneralizedLinear, Ridge, Solver, solve
 
 TOLERANCE = 1e-6
 
@@ -41,6 +41,9 @@ def ridge_of(x: torch.Tensor, v: torch.Tensor, rho: float, name: str = "") -> Co
 
     def fresh() -> WeightFit:  # nothing is kept from run to run
         return WeightFit(joint(Identity()), Design(x), v, SquaredFrobenius(rho))
+
+    def ours(solver: Solver[WeightFit, Weights, Any]) -> Weights:
+        return solver.solve(fresh()).value
 
     def judge(value: Weights) -> float:
         exact = WeightFit(joint(Identity()), Design(x.double()), v.double(), SquaredFrobenius(rho))
@@ -60,10 +63,11 @@ def ridge_of(x: torch.Tensor, v: torch.Tensor, rho: float, name: str = "") -> Co
         matrix, bias = fit.coef_.reshape(units, inputs).T.copy(), np.ravel(fit.intercept_)
         return Weights(torch.from_numpy(matrix), torch.from_numpy(bias))
 
+    served = [x for x in (CompiledRidge(), Ridge()) if x.obstacle(fresh()) is None]
     return Comparison(
         f"ridge weights, {inputs} to {units}, {samples:,} samples, {str(dtype)[6:]}{name}",
         [
-            Method("liftednet ridge", lambda: Ridge().solve(fresh()).value, samples, True),
+            *(Method(f"liftednet {x.name}", partial(ours, x), samples, True) for x in served),
             Method("one Gram product and one factor", bound, samples),
             *([Method("by samples", dual, samples)] if samples < inputs else []),
             Method("scikit-learn Ridge, cholesky", sklearn, samples),

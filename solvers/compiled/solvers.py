@@ -18,22 +18,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.activations import ReLU, SimplexProjection
 from liftednet.activations.simplex import SLACK
 from liftednet.divergences import Joint, Tight
 from liftednet.errors import SolverError
 from liftednet.losses import SimplexCrossEntropy
-from liftednet.penalties import GroupLasso
-from liftednet.problems import Link, OutputFit, StateFit, WeightFit, Weights
+from liftednet.penalties import GroupLasso, SquaredFrobenius
+from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit, Weights
 from liftednet.problems.fit import Measure, measured
 from liftednet.problems.priors import in_float64
+from liftednet.products import threads
 from liftednet.samples import row_chunks
 from liftednet.solution import Solution, Status
 
-from ..base import Problem, Solver, Value
+from ..base import Problem, Solver, Value, default_tolerance
 from ..choice import solved_by
 from ..dual import Dual, shared_map
 from ..output import SimplexDual, settled
+from ..ridge import Ridge
 from ..state_links import columns_above, hessian_of, pulled, row_scales
 from .loops import (
     RAMP,
@@ -80,6 +83,11 @@ _DESCENT = Loops((*_BY_DESCENT, _NEWTON[1]), "sweeps")
 _RELU = LoopMap(RAMP, 1.0, 0.0, math.inf)
 # of CompiledSimplex
 _SIMPLEX = "simplex_rows.simplex_rows", "measure_rows.of_simplex"
+# of CompiledRidge
+_RIDGE = "ridge_rows.about_shift", "ridge_rows.ridge"
+_INPUTS, _ENTRIES = 200, 1 << 19  # of X, beyond which calls of torch take no time beside sums
+_SUMS = 1 << 23  # operations in the time of torch's calls
+_EXACT = 1e-12  # relative residual, beyond which a solution is refined
 # of CoordinateDescent
 _PASSES = 20_000  # over rows
 _QUICK = 16  # times as fast an entry of sums is in a step of torch's as one of states
@@ -445,6 +453,82 @@ def _joined(parts: Iterable[tuple[float, float]]) -> Measure:
 
 
 @dataclass(frozen=True)
+class CompiledRidge(_ByLoops[WeightFit, Weights]):
+    """Solves small ridge regressions as `Ridge` does, from data to certificate in one loop.
+
+    Lifted Neural Networks, section 6.1.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.problems import Design, WeightFit
+        >>> from liftednet.activations import Identity
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.penalties import SquaredFrobenius
+        >>> from liftednet.solvers import CompiledRidge, solve
+        >>> x = torch.tensor([[0.0], [1.0], [2.0]])
+        >>> fit = WeightFit(joint(Identity()), Design(x), x, SquaredFrobenius(1.0))
+        >>> solve(fit, CompiledRidge()).value.matrix  # 2 / (2 + 2 rho)
+        tensor([[0.5000]])
+    """
+
+    kind = WeightFit
+    others = ("ridge",)
+    name: str = field(default="compiled-ridge", init=False)
+
+    def refusal(self, problem: WeightFit) -> str | None:
+        """Ask for a small ridge regression with a bias, of plain samples, a CPU, and Numba."""
+        other = Ridge().refusal(problem) or refusal(problem.targets)
+        if other is not None:
+            return other
+        design, penalty = problem.design, problem.penalty
+        plain = design.bias and design.weights is None and design.shift is None and design.exact
+        if not plain or problem.offset is not None or penalty.center is not None:  # type: ignore[attr-defined]
+            return "it needs a bias, and no weights of samples, offset or center"
+        few = design.features <= _INPUTS and design.inputs.numel() <= _ENTRIES
+        if processes.size() > 1 or not few:
+            return f"it needs at most {_INPUTS} inputs, of one process"
+        return None
+
+    def _asks(self, problem: WeightFit) -> tuple[Loops, int]:
+        return Loops(_RIDGE, "ridges", problem.targets.dtype), problem.design.inputs.numel()
+
+    def suits(self, problem: WeightFit) -> bool:
+        """Say whether sums that a training could keep take less time than calls of torch."""
+        design = problem.design
+        work = design.inputs.numel() * (design.features + problem.units)
+        return work <= _SUMS and super().suits(problem)
+
+    def solve(
+        self, problem: WeightFit, start: Weights | None = None, cache: None = None
+    ) -> Solution[Weights]:
+        """Return the exact minimizer; a start is not used."""
+        from .ridge_rows import about_shift, ridge
+
+        started, divergence = time.perf_counter(), problem.divergence
+        assert isinstance(divergence, Joint)  # asked for by refusal
+        x, v = array(problem.design.inputs), array(problem.targets)
+        dtype = problem.targets.dtype
+        stacked = torch.empty(x.shape[1] + 1, v.shape[1], dtype=dtype)
+        offset = array(divergence.activation.offset(problem.units))
+        rho, eps = problem.penalty.curvature / 2, float(np.finfo(x.dtype).eps)
+        rows, v = np.empty((len(x), len(stacked))), v.astype(np.float64, copy=False)
+        shift = about_shift(x, rows)
+        with threads(x.size * (x.shape[1] + v.shape[1])):
+            gram, cross = rows.T @ rows, rows.T @ v
+        objective, residual, exact = ridge(
+            gram, cross, v, shift, offset, problem.lam, divergence.smoothness, rho, eps,
+            stacked.numpy(),
+        )  # fmt: skip
+        tolerance = default_tolerance(dtype)
+        if exact <= _EXACT and residual <= tolerance:
+            value, seconds = Weights(stacked[:-1], stacked[-1]), time.perf_counter() - started
+            return Solution(
+                value, objective, residual, 0, tolerance, Status.STALLED, seconds, self.name
+            ).require_usable()
+        return solved_by(problem, self.others, start)
+
+
+@dataclass(frozen=True)
 class CoordinateDescent(_ByLoops[WeightFit, Weights]):
     """Solves a quadratic weight fit with a penalty of entries or of rows, by its Gram matrix.
 
@@ -556,6 +640,12 @@ def on_simplex(kind: str) -> None:
     one = torch.ones(1, 1, dtype=getattr(torch, kind))
     fit = OutputFit(SimplexCrossEntropy(), one, Tight(SimplexProjection()), one)
     CompiledSimplex().solve(fit)
+
+
+def ridges(kind: str) -> None:
+    """Call the loop of small ridge regressions."""
+    one = torch.ones(2, 1, dtype=getattr(torch, kind))
+    CompiledRidge().solve(WeightFit(Joint(ReLU()), Design(one), one, SquaredFrobenius(1.0)))
 
 
 def of_entries(*_: Any) -> None:

@@ -22,9 +22,10 @@ from liftednet.activations.piecewise_linear import Bounded
 from liftednet.divergences import joint, tight
 from liftednet.losses import SimplexCrossEntropy
 from liftednet.models import GaussNewton, LiftedRNN
-from liftednet.penalties import L1, GroupLasso
+from liftednet.penalties import L1, GroupLasso, SquaredFrobenius
 from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit
-from liftednet.solvers import choose, solve
+from liftednet.solution import Status
+from liftednet.solvers import CompiledRidge, Ridge, choose, solve
 from liftednet.solvers.compiled import loops, pivot_rows, recurrent_rows, solvers
 from liftednet.solvers.compiled.lanes import LANES, compiled, filled
 from liftednet.solvers.compiled.loops import ramp
@@ -86,6 +87,28 @@ def test_measures_by_loops_are_those_of_the_problems(dtype: torch.dtype) -> None
             assert found.objective == pytest.approx(wanted.objective, rel=1e-12, nan_ok=True)
             if not math.isnan(wanted.objective):
                 assert found.residual == pytest.approx(wanted.residual, rel=1e-6, abs=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("samples", [4, 12, 300])
+def test_small_ridges_are_judged_as_problems_judge_them(samples: int, dtype: torch.dtype) -> None:
+    """Columns in many units, some of them far from 0; targets far from 0 are left to another."""
+    for seed, activation in enumerate((activations.Identity(), activations.Sigmoid())):
+        source = torch.Generator().manual_seed(seed)
+        x = normal(samples, 9, seed=source) * torch.logspace(-2, 2, 9, dtype=torch.float64)
+        x[:, ::3] += 30 * x[0, ::3]
+        v = normal(samples, 2, seed=source).sigmoid()
+        for rho in (1e-3, 10.0):
+            design = Design(x.to(dtype))
+            fit = WeightFit(joint(activation), design, v.to(dtype), SquaredFrobenius(rho), 0.7)
+            found, exact = CompiledRidge().solve(fit), Ridge().solve(fit)
+            wanted = fit.measure(found.value)
+            assert found.solver == "compiled-ridge" and found.status is Status.SOLVED
+            assert found.objective == pytest.approx(wanted.objective, rel=1e-10)
+            assert found.residual == pytest.approx(wanted.residual, rel=1e-2, abs=1e-13)
+            assert found.objective == pytest.approx(exact.objective, rel=1e-9, abs=1e-12)
+    far = WeightFit(joint(activation), design, 1e3 + v.to(dtype), SquaredFrobenius(1.0))
+    assert CompiledRidge().solve(far).solver == "ridge"
 
 
 @pytest.mark.parametrize("activation", CURVED, ids=repr)
