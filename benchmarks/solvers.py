@@ -87,6 +87,7 @@ def main() -> None:
     where = machine()
     for kind in ("float64", "float32"):  # ours wait for no compiler that the opponents have had
         compiled.on_simplex(kind)
+        compiled.ridges(kind)
     compiled.below_links("float64")
     compiled.sweeps()
     compiled.of_groups()

@@ -35,19 +35,21 @@ def _evaluate(u, fourfold, w, states, least, half):
 
 @inner
 def _newton(u, fourfold, w, states, settled, least, half):
-    """Take Newton steps to where every sum is settled, and return how many."""
+    """Take Newton steps to where every sum is settled, and one from there; return how many.
+
+    The states are those before the last step.
+    """
     for step in range(1, _STEPS + 1):
         _evaluate(u, fourfold, w, states, least, half)
         worst = w[_TOTAL] - w[_TOTAL]
         for lane in range(LANES):
             worst = max(worst, abs(w[_TOTAL + lane] - 1))
+        for lane in range(LANES):
+            slope = max(w[_SLOPE + lane] + w[_SLOPE + lane], least)  # it was halved
+            to = w[_NU + lane] - (w[_TOTAL + lane] - 1) / slope
+            w[_NU + lane] = max(to, w[_LOWER + lane])
         if worst <= settled:
             return step
-        if step < _STEPS:
-            for lane in range(LANES):
-                slope = max(w[_SLOPE + lane] + w[_SLOPE + lane], least)  # it was halved
-                to = w[_NU + lane] - (w[_TOTAL + lane] - 1) / slope
-                w[_NU + lane] = max(to, w[_LOWER + lane])
     return _STEPS
 
 
