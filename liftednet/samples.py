@@ -342,6 +342,7 @@ class Design:
         """
         step, features, inputs = self._step(beside, entries), self.features, self.inputs.detach()
         made = self.bias or inputs.dtype is not self._type or self.shift is not None
+        step = self.samples if self.wide and not made else step  # of no copy there is no chunk
         buffer = inputs.new_empty(step if made else 0, features + self.bias, dtype=self._type)
         buffer[:, features:] = 1
         for first in range(0, self.samples, step):
