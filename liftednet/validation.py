@@ -6,6 +6,7 @@ import math
 import reprlib
 import warnings
 from collections.abc import Iterable
+from contextlib import suppress
 from numbers import Integral, Real
 from typing import Any
 
@@ -164,8 +165,11 @@ def is_number(value: object) -> bool:
 
 def is_missing(value: object) -> bool:
     """Say whether an entry is None, NaN, or what pandas has in its place."""
-    nan = isinstance(value, float) and value != value
-    return value is None or nan or type(value).__name__ in ("NAType", "NaTType")
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    with suppress(Exception):  # of what is no single entry
+        return bool(value != value)
+    return False
 
 
 def is_integer(value: object) -> bool:

@@ -409,13 +409,17 @@ def _counted(of: str, name: str, chosen: Array, truth: Array, classes: int, labe
 
 def _groups(kind: str, given: Any) -> tuple[Array, list[str]]:
     """Return the number of every sample's group, and the names of the groups."""
-    # NumPy makes words of what stands beside words in a list, of NaN, too.
-    found = np.asarray(given, object) if isinstance(given, list | tuple) else _array(given)
+    try:
+        found = _array(given)
+    except ValueError as error:
+        raise DataError(f"the groups of {kind} are lists of several lengths.") from error
     if found.ndim not in (1, 2) or not found.size:
         raise DataError(f"the groups of {kind} must be (samples,) or (samples, k), at least one "
                         f"sample; got shape {found.shape}.")  # fmt: skip
     columns = found[:, None] if found.ndim == 1 else found
-    if any(map(is_missing, columns.ravel().tolist())):
+    # NumPy makes words of all that stands beside words in a list, of NaN, too.
+    whole = np.asarray(given, object) if isinstance(given, list | tuple) else columns
+    if any(map(is_missing, whole.ravel().tolist())):
         raise DataError(f"some groups of {kind} are missing: give these rows a group of their own.")
     each = [_numbered(f"a group of {kind}", column) for column in columns.T]
     codes = np.stack([inverse for _, inverse in each], 1)

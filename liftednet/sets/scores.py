@@ -15,7 +15,7 @@ from liftednet.errors import DataError
 from liftednet.lazy import sparse
 from liftednet.sets.constraint import Constraint
 from liftednet.sets.polyhedron import Array, Limits
-from liftednet.validation import finite_numbers, integers
+from liftednet.validation import finite_numbers, integers, is_missing
 
 __all__ = ["Bounds", "Budget", "GroupMeans", "Linear", "Order", "Rising", "Total", "Values"]
 
@@ -435,8 +435,9 @@ def _numbered(groups: Any) -> Any:
         found = np.asarray(groups)
         if found.dtype.kind == "b":
             return found + 0
-        if isinstance(groups, list | tuple):  # of which NumPy makes words, of NaN, too
-            found = np.asarray(groups, object)
+        entries = groups if isinstance(groups, list | tuple) else []
+        if any(map(is_missing, entries)):  # of which NumPy makes words beside words
+            return groups
         if found.size and all(isinstance(x, str) for x in found.ravel().tolist()):
             return np.unique(found.astype(str), return_inverse=True)[1].reshape(found.shape)
     return groups

@@ -305,6 +305,8 @@ class Classifying(Estimator):
             if sample_weight is None:
                 return weights
             counts = numbers("weights", sample_weight)
+            if counts.shape != labels.shape or (counts < 0).any() or not counts.any():
+                return counts  # which the model refuses
             if self.class_weight == "balanced":  # of rows that are there as often as they count
                 place = np.searchsorted(self.classes_, labels)
                 masses = np.bincount(place, counts)

@@ -93,6 +93,8 @@ def test_weights_of_classes_are_weights_of_samples(kind, weights):
     again = np.zeros(len(y))
     again[counts > 0] = each * counts[counts > 0]
     np.testing.assert_allclose(balanced, model.fit(x, y, sample_weight=again).predict_proba(x))
+    for wrong in (-counts, counts[:9], 0 * counts):
+        refuses(DataError, "sample weights", by_class.fit, x, y, sample_weight=wrong)
     if kind is LiftedSequenceClassifier:
         refuses(DataError, "labels of steps", by_class.fit, x, np.repeat(y[:, None], 4, 1))
 

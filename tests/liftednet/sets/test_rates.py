@@ -93,9 +93,11 @@ def test_bad_rates_are_refused() -> None:
     refuses(DataError, "two groups", GroupRates, [1, 1, 1])
     refuses(DataError, "share from 0 to 1", GroupRates, [0, 1], within=2.0)
     refuses(DataError, "'selection'", GroupRates, [0, 1], of="parity")
-    for missing in (["a", None], ["a", math.nan, "b"], pd.Series(["a", None], dtype="string")):
+    none = ["a", None], ["a", math.nan, "b"], [*np.array([1, math.nan], np.float32)]
+    for missing in (*none, pd.Series(["a", None], dtype="string"), [*np.array(["NaT"], "M8[D]")]):
         refuses(DataError, "missing", GroupRates, missing)
     assert GroupRates(np.array([2, "a", 2], object)).group.tolist() == [0, 1, 0]
+    refuses(DataError, "several lengths", GroupRates, [["a"], ["a", "b"]])
     refuses(DataError, "one label", Rate, at_most=0.1, label=[1])
     refuses(DataError, "one axis", Rate, np.ones((2, 2), dtype=bool), at_most=0.1)
     refuses(DataError, "missing", Rate, at_most=0.1, of="churn", old=[1, None])
