@@ -274,7 +274,14 @@ class LinkRows(NamedTuple):
 
 
 def link_rows(problem: StateFit) -> LinkRows:
-    """Return the quadratic links of a fit as compiled loops take them."""
+    """Return the quadratic links of a fit as compiled loops take them; they are made once."""
+    known: LinkRows | None = problem.__dict__.get("_link_rows")
+    if known is None:
+        known = problem.__dict__["_link_rows"] = _link_rows(problem)
+    return known
+
+
+def _link_rows(problem: StateFit) -> LinkRows:
     links, columns = problem.links, [link.weight.shape[1] for link in problem.links]
     rows = max(link.offset.numel() // n for link, n in zip(links, columns, strict=True))
     slopes, curvatures, offsets = [], [], []
