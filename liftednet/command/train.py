@@ -160,6 +160,8 @@ def read_table(path: Path, texts: Sequence[Any] = ()) -> pd.DataFrame:
         ) from None
     except (OSError, ValueError) as error:  # pandas' own errors are of the latter
         raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}.") from error
+    if not len(frame):
+        raise DataError(f"{path} has a first line of names, and no rows.")
     if nameless := [name for name in frame if str(name).startswith("Unnamed: ")]:
         raise DataError(
             f"{path} has a column without a name ({nameless[0]}), as pandas writes the numbers of "
