@@ -8,6 +8,7 @@ from .lanes import compiled, inner
 
 _LOOK = 256  # rows that tell where the columns lie, as in `Design.far`
 _FAR = 1.25  # times the squared mean, below which the mean square of a column leaves it far from 0
+_FARTHEST = 1e10  # the variance: a squared mean whose products with W round too much to judge
 _HIDDEN = 30.0**2  # how far a mean may hide what targets have about it
 _CANCELLED = 1e-6  # of the terms of a sum, that are left where it has lost nearly all digits
 _ROUNDED = 1e-14  # of terms, by which their sums may be off
@@ -138,6 +139,8 @@ def ridge(gram, cross, v, shift, c, lam, smoothness, rho, eps, found):
     system, value = curvature * gram, lam * asked
     for i in range(inputs):
         system[i, i] += 2 * rho
+        if samples * shift[i] * shift[i] > _FARTHEST * gram[i, i]:
+            return np.nan, np.nan, np.nan
     if not _solved(system, value):
         return np.nan, np.nan, np.nan
     none = np.zeros(units)  # of a bias is rounded yet
