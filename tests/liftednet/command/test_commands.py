@@ -51,7 +51,8 @@ def iris() -> pd.DataFrame:
 
 
 BROKEN = {
-    "empty.csv": "", "names.csv": "a,b\n", "unnamed.csv": ",a\n0,1\n", "ragged.csv": "a,b\n1,2\n1,2,3,4\n",
+    "empty.csv": "", "names.csv": "a,b\n", "unnamed.csv": ",a\n0,1\n",
+    "ragged.csv": "a,b\n1,2\n1,2,3,4\n",
     "longer.csv": "a,b\n1,2,3\n4,5,6\n", "twice.csv": "a,b,a\n1,2,3\n", "one.csv": "a\n1\n2\n",
     "commas.csv": "a;b\n3;4\n1,5;2\n", "beyond.csv": f"a,b\n1{'0' * 25},2\n3{'0' * 25},4\n",
     "text.csv": "a,b\n" + "".join(f"{n},{n / 8 if n - 30 else 'err'}\n" for n in range(60)),
