@@ -37,7 +37,7 @@ from liftednet.samples import Design, Weights, row_chunks
 
 from .data import ENTRIES
 from .forward_pass import Values, counted_steps, passed_forward, recurrent_weight
-from .trace import Memory, OfSamples
+from .trace import Memory, PerSample
 
 
 @dataclass(frozen=True, eq=False)
@@ -449,12 +449,12 @@ class Blocks:
 
 def remembered(point: Values) -> list[Any]:
     """Return values of a point as a memory holds them."""
-    return [OfSamples(v, int(x.sequence)) if isinstance(x, State) else v for x, v in point.items()]
+    return [PerSample(v, int(x.sequence)) if isinstance(x, State) else v for x, v in point.items()]
 
 
 def recalled(variables: Iterable[Any], memory: Sequence[Any]) -> Values:
     """Return the point of variables that `remembered` has returned."""
-    values = (x.tensor if isinstance(x, OfSamples) else x for x in memory)
+    values = (x.tensor if isinstance(x, PerSample) else x for x in memory)
     return dict(zip(variables, values, strict=True))
 
 

@@ -32,7 +32,7 @@ from liftednet.storage import (
 from liftednet.validation import is_number
 
 from .fingerprint import difference
-from .trace import Ending, Memory, OfSamples, Step, Trace
+from .trace import Ending, Memory, PerSample, Step, Trace
 
 _FORMAT, _VERSION = "liftednet checkpoint", "5"
 _HEAD = 200  # bytes of a file, in which its format stands
@@ -383,7 +383,7 @@ def packed(value: Any, tensors: dict[str, Tensor], names: dict[Any, str]) -> Any
         return {name: packed(each, tensors, names) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [packed(each, tensors, names) for each in value]
-    if isinstance(value, OfSamples):
+    if isinstance(value, PerSample):
         whole = value.tensor
         if processes.size() > 1:
             whole = _laid_as(processes.collected(whole, value.axis), whole)
@@ -422,8 +422,8 @@ def unpacked(
         axis = about.pop("$samples")
         whole = unpacked(about, tensors, device)
         if own is None:
-            return OfSamples(whole, axis)
-        return OfSamples(_laid_as(whole.narrow(axis, own.start, own.stop - own.start), whole), axis)
+            return PerSample(whole, axis)
+        return PerSample(_laid_as(whole.narrow(axis, own.start, own.stop - own.start), whole), axis)
     found, stride = tensors[value["$tensor"]], value["stride"]
     target = device if found.is_floating_point() else found.device
     span = 1 + sum((n - 1) * step for n, step in zip(found.shape, stride, strict=True))

@@ -499,7 +499,7 @@ def hold(
     unit = 1.0 if moments is None else float(moments.scale.square().mean())
     report = ConstraintReport(
         tuple(constraints), violations, tuple(unit * dual for dual in duals), unit * objective,
-        unit * gap, residual, solver, loss_of(model, scores, data),
+        unit * gap, residual, solver, mean_loss(model, scores, data),
         tuple(apart_of(one, labels, scores) for one in constraints),
         steps=rows._lengths is not None,
     )  # fmt: skip
@@ -558,7 +558,7 @@ def numbers(network: Network, data: Data) -> tuple[NDArray[Any], int]:
     return numbers_of(ScoredRows(network, data).targets), max(2, network.terms[0].argument.units)
 
 
-def loss_of(model: Lifted, scores: Tensor, data: Data) -> float:
+def mean_loss(model: Lifted, scores: Tensor, data: Data) -> float:
     """Return the loss of scores, a weighed mean over rows of raw data."""
     losses, weights = losses_of(model, scores, data)
     return float(losses @ weights / weights.sum())

@@ -165,7 +165,7 @@ class Trace:
 
 
 @dataclass(frozen=True, eq=False)
-class OfSamples:
+class PerSample:
     """A tensor of a memory, of which each of several processes has the rows of its samples.
 
     Attributes:

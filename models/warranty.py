@@ -31,7 +31,7 @@ from liftednet.sets.rates import Comparison, RateConstraint, kinds_of, rate_limi
 from liftednet.validation import require_share
 
 from .constraint_report import HeldOut, Verdict, apart_of
-from .constraints import ScoredRows, hold, loss_of, losses_of, numbers, parted, refuse_unmet
+from .constraints import ScoredRows, hold, losses_of, mean_loss, numbers, parted, refuse_unmet
 from .diagnosis import are_copies
 from .methods.gauss_newton import GaussNewton, pulled, rhos_of
 from .methods.global_optimum import Global
@@ -277,7 +277,7 @@ def fit_with_warranty(
     found = verdicts(new, labels[aside], scores, confidence)
     known = model._known
     assert known.report is not None  # of the constraints just held
-    loss = loss_of(model, scores, known.standardization.of(raw.take(torch.from_numpy(aside))))
+    loss = mean_loss(model, scores, known.standardization.of(raw.take(torch.from_numpy(aside))))
     apart = tuple(apart_of(one, labels[aside], scores) for one in new)
     report = replace(
         known.report, constraints=tuple(rates), held_out=HeldOut(aside, loss, found, apart)

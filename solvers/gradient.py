@@ -23,7 +23,7 @@ from liftednet.validation import is_number, require_positive
 
 
 @dataclass(frozen=True)
-class Ball:
+class NormBall:
     """The vectors whose p-norm is at most the radius.
 
     Attributes:
@@ -196,7 +196,7 @@ class FrankWolfe(Optimizer):
         merged = {**self.defaults, **param_group}
         lr = merged["lr"]
         start_lr = require_positive("lr", lr.item() if isinstance(lr, Tensor) else lr)
-        Ball(merged["p"], merged["radius"])
+        NormBall(merged["p"], merged["radius"])
         steps = merged["inner_steps"]
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise DataError(f"inner_steps must be a positive integer; it is {steps!r}.")
@@ -256,7 +256,7 @@ class FrankWolfe(Optimizer):
         for settings, weights in zip(self.param_groups, groups, strict=True):
             gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
             check_gradients(gradients)
-            ball = Ball(settings["p"], settings["radius"])
+            ball = NormBall(settings["p"], settings["radius"])
             blocks = [gradients] if settings["joint"] else [[g] for g in gradients]
             found = [s for block in blocks if block for s in ball.minimizer(block)]
             decay = float(settings["lr"]) / settings["start_lr"]

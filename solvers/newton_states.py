@@ -15,7 +15,7 @@ from torch import Tensor
 from liftednet.activation import Activation
 from liftednet.activations import Softmax
 from liftednet.problems import Link, StateFit
-from liftednet.problems.states_over_time import Linearized, StatesOverTime, best_start
+from liftednet.problems.states_over_time import LinearizedSteps, StatesOverTime, best_start
 from liftednet.samples import row_chunks
 
 from .base import Solver
@@ -332,19 +332,19 @@ class NewtonOverTime(Solver[StatesOverTime, Tensor, None]):
         left = torch.arange(states.shape[1], device=states.device)
         open_problem, steps = problem, 0
         for steps in range(self.max_iterations + 1):
-            point = Linearized(open_problem, states[:, left])
+            point = LinearizedSteps(open_problem, states[:, left])
             going = point.relative > 0.5 * tolerance
             if not bool(going.any()) or steps == self.max_iterations:
                 break
             if not bool(going.all()):
                 left = left[going]
                 open_problem = problem.take(left)
-                point = Linearized(open_problem, states[:, left])
+                point = LinearizedSteps(open_problem, states[:, left])
             states[:, left] = _improved(point)
         return states, steps
 
 
-def _improved(at: Linearized) -> Tensor:
+def _improved(at: LinearizedSteps) -> Tensor:
     """Return states whose objective is lower, as far as rounding allows."""
     step, best, before = at.step(), at.proximal.clone(), at.objectives
     slack = 1e-13 * (1 + before.abs())

@@ -214,7 +214,7 @@ class BlockFit(Fit[Any]):
         return bound / (modulus + abs(objective))
 
     def _bound(self, violation: Tensor) -> float:
-        """Return a bound of how far the objective is above the least one (`Linearized`).
+        """Return a bound of how far the objective is above the least one (`LinearizedSteps`).
 
         With S v - L A v for B v, where A only takes earlier steps to later ones: p = B'^-1 g is
         where p <- S (g + L A'p) comes to in as many rounds as there are steps.

@@ -275,7 +275,7 @@ class StatesOverTime(Fit[Tensor]):
             return measured(problem.values(states).sum(), torch.nan)
         if not self.drive.shape[1]:  # of a process without samples
             return measured(0.0, 0.0)
-        point = Linearized(problem, states)
+        point = LinearizedSteps(problem, states)
         return measured(point.objectives.sum(), point.relative.max())
 
     def double(self) -> StatesOverTime:
@@ -320,7 +320,7 @@ class StatesOverTime(Fit[Tensor]):
         return self.as_block.prior(v)
 
 
-class Linearized:
+class LinearizedSteps:
     """Gradient, proximal point and residual of every sample at some states.
 
     Z = prox_{lam Phi / s}(Z - g / s) is linearized. Where the prox is flat (a state at its bound)
@@ -379,7 +379,7 @@ class Linearized:
         excess = torch.where(near, (self._bound() / unit).nan_to_num(torch.inf, torch.inf), 0.0)
         doubtful = (excess > residual.clamp(min=_NOTHING)).nonzero()[:, 0]
         if len(doubtful) and self.problem.divergence.activation.per_unit:
-            part = Linearized(self.problem.take(doubtful), self.states[:, doubtful])
+            part = LinearizedSteps(self.problem.take(doubtful), self.states[:, doubtful])
             promised = (part._promise() / unit[doubtful]).nan_to_num(torch.inf, torch.inf)
             excess[doubtful] = torch.minimum(excess[doubtful], promised)
         return torch.maximum(residual, excess)

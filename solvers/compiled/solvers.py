@@ -60,7 +60,7 @@ from .sparse_weights import (
     by_few_inputs,
     has_few_inputs,
     minimize_entries,
-    parted,
+    parts_of,
 )
 
 # of CompiledNewton
@@ -564,7 +564,7 @@ class CoordinateDescent(_ByLoops[WeightFit, Weights]):
         """Ask for a quadratic divergence, a penalty of entries or rows, a CPU, and Numba."""
         if not isinstance(problem.divergence, Joint):
             return 'it needs divergence="joint"'
-        found = parted(problem.penalty, (problem.design.features, problem.units))
+        found = parts_of(problem.penalty, (problem.design.features, problem.units))
         if found is None:
             return f"it needs a penalty of each entry or row by itself, not {problem.penalty!r}"
         if not has_few_inputs(problem, found):
@@ -590,7 +590,7 @@ class CoordinateDescent(_ByLoops[WeightFit, Weights]):
         """
         from .descent_rows import descend_together
 
-        found = parted(problem.penalty, (problem.design.features, problem.units))
+        found = parts_of(problem.penalty, (problem.design.features, problem.units))
         assert found is not None  # asked for by refusal
         if has_few_inputs(problem, found):
             return by_few_inputs(problem, found, start, 1e-3 * tolerance), 1
@@ -617,7 +617,7 @@ class CoordinateDescent(_ByLoops[WeightFit, Weights]):
 
     def measured(self, problem: WeightFit, value: Weights) -> Measure:
         """Return the measure of the problem, by passes over the samples where these are enough."""
-        found = parted(problem.penalty, (problem.design.features, problem.units))
+        found = parts_of(problem.penalty, (problem.design.features, problem.units))
         by_rows = found is not None and has_few_inputs(problem, found)
         return (problem.by_rows if by_rows else problem).measure(value)
 

@@ -46,7 +46,7 @@ class Parts(NamedTuple):
     pull: Tensor | None
 
 
-def parted(penalty: Penalty, shape: tuple[int, int]) -> Parts | None:
+def parts_of(penalty: Penalty, shape: tuple[int, int]) -> Parts | None:
     """Return a penalty by its parts, or None where it is more than that."""
     high = torch.full((1, 1), torch.inf, dtype=torch.float64)
     low, kink, group, square = -high, 0.0, 0.0, 0.0

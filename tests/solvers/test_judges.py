@@ -18,7 +18,7 @@ from liftednet.penalties import L1, Nonnegative, Penalty, SpectralNorm, SquaredF
 from liftednet.problems import BlockFit, Design, OutputFit, StatesOverTime, WeightFit, Weights
 from liftednet.problems.fit import NEAR
 from liftednet.problems.priors import BoxedStates, PenalizedWeights
-from liftednet.problems.states_over_time import Linearized, best_start, forward_states
+from liftednet.problems.states_over_time import LinearizedSteps, best_start, forward_states
 from liftednet.sets.penalty import _judged
 from liftednet.solvers import solve
 from tests.draws import normal
@@ -106,7 +106,7 @@ def test_of_linear_states_without_a_link_the_bound_is_what_is_lost_at_the_violat
     problem = replace(problem, links=(replace(link, lam=1e-12),))
     best = solve(problem).require_solved().value
     moved = (best + normal(*best.shape, seed=5)).where(problem.valid[..., None], 0.0)
-    point = Linearized(problem, moved)
+    point = LinearizedSteps(problem, moved)
     share = point.inertia / (point.inertia + problem.lam)
     lost = problem.values(moved) - problem.values(best)
     torch.testing.assert_close(point._bound(), share**2 * lost, rtol=1e-6, atol=0)
@@ -118,9 +118,9 @@ def test_sequences_are_judged_by_themselves() -> None:
     states = solve(problem).require_solved().value.clone()
     states[:, 1] = (states[:, 1] + 1e-2 * normal(*states[:, 1].shape)).clamp(min=0)
     states = states.where(problem.valid[..., None], 0.0)
-    whole = Linearized(problem, states).relative
+    whole = LinearizedSteps(problem, states).relative
     for n in range(3):
-        alone = Linearized(problem.take(torch.tensor([n])), states[:, n : n + 1]).relative
+        alone = LinearizedSteps(problem.take(torch.tensor([n])), states[:, n : n + 1]).relative
         torch.testing.assert_close(whole[n : n + 1], alone, rtol=1e-6, atol=1e-12)
     assert NEAR < float(whole[1]) < 0.5
 

@@ -14,7 +14,7 @@ from liftednet.divergences import Margin, joint, tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, FenchelYoungLoss, SquaredError
 from liftednet.problems import StatesOverTime, TimeLink
-from liftednet.problems.states_over_time import Linearized, System, forward_states
+from liftednet.problems.states_over_time import LinearizedSteps, System, forward_states
 from liftednet.solution import Status
 from liftednet.solvers import solve
 from liftednet.solvers.newton_states import NewtonOverTime
@@ -66,7 +66,7 @@ def test_tight_states_become_stationary_and_never_rise(generator, activation, so
 def test_a_newton_direction_solves_the_dense_system(generator):
     problem = states_problem(generator, activations.ReLU(), joint, CrossEntropy())
     states = forward_states(problem)
-    point = Linearized(problem, states)
+    point = LinearizedSteps(problem, states)
     free = (point.slope > 0.5) & problem.valid.unsqueeze(-1)
     curvature = torch.where(free, problem.lam, 1.0)
     system = System(problem, states, point.slope, free, curvature)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from liftednet.errors import DataError, SolverError
-from liftednet.solvers.gradient import Ball, FrankWolfe
+from liftednet.solvers.gradient import FrankWolfe, NormBall
 from tests.draws import normal
 from tests.models.networks import refuses
 
@@ -66,7 +66,7 @@ def test_outer_step_is_the_published_algorithm(p, inner_steps, joint, seed) -> N
                 copy.copy_(at + move)
         closure()
         gradients = [c.grad for c in copies if c.grad is not None]
-        ball = Ball(p, 0.2)
+        ball = NormBall(p, 0.2)
         s = ball.minimizer(gradients) if joint else [ball.minimizer([g])[0] for g in gradients]
         moved = [(1 - 1 / k) * move + step / k for move, step in zip(moved, s, strict=True)]
         blocks = [moved] if joint else [[move] for move in moved]
@@ -104,7 +104,7 @@ def test_bad_settings_are_refused() -> None:
 def test_groups_share_their_inner_steps_and_gradients_are_dense() -> None:
     groups = [{"params": [w], "inner_steps": k} for w, k in zip(parameters(), (1, 2), strict=True)]
     refuses(DataError, "same in all groups", FrankWolfe, groups, lr=0.1)
-    assert not Ball(1.5, 1.0).minimizer([torch.zeros(2, 2)])[0].any()
+    assert not NormBall(1.5, 1.0).minimizer([torch.zeros(2, 2)])[0].any()
     table = nn.Embedding(5, 2, sparse=True)
 
     def closure() -> Tensor:
@@ -162,7 +162,7 @@ def test_bad_gradients_leave_the_weights_alone() -> None:
 
 @given(st.one_of(st.sampled_from([1.0, math.inf]), st.floats(1.001, 60)), SEEDS, SCALES)
 def test_minimizer_is_in_the_ball_and_tight_in_hoelders_inequality(p, seed, scale) -> None:
-    ball = Ball(p, 2.5)
+    ball = NormBall(p, 2.5)
     given_gradients = gradients(seed, scale)
     found = ball.minimizer(given_gradients)
     assert norm(found, p) <= 2.5 * (1 + 1e-10)
