@@ -64,7 +64,8 @@ def warn_of(
     losses = [*_losses(structure, some, passed)]
     count = processes.total_of(data.mass) / processes.total_of(len(some))  # for each looked at
     nothing_left = losses and all(one.mean <= _LEFT * one.constant for one in losses)
-    texts = found = [*_useless(structure, some, losses, held=held)]
+    chosen = evidence is not None
+    texts = found = [*_useless(structure, some, losses, held=held, chosen=chosen)]
     if not again:
         texts = [
             *_outlying(structure, data.raw),  # ratios of distances are those of any scale
@@ -241,7 +242,7 @@ def _losses(structure: Structure, data: Data, passed: Values) -> Iterator[_Loss]
 
 def _useless(
     structure: Structure, data: Data, losses: Sequence[_Loss], most: float = _DOUBT,
-    held: bool = False,
+    held: bool = False, chosen: bool = False,
 ) -> Iterator[str]:  # fmt: skip
     """Yield a text for every loss that is no better than that of a constant prediction.
 
@@ -265,13 +266,16 @@ def _useless(
             parts = (part for one in structure.penalties.values() for part in one.parts)
             bound = held or ends_of(term.argument) is not None
             bound = bound or any(not isinstance(x, Weighted) for x in parts)
+            told = (
+                "The evidence finds nothing more in X that tells the targets."
+                if chosen and not bound
+                else f"{'Loosen its constraints, or train' if bound else 'Train'} longer, at "
+                "another rate, from another start or with a smaller rho."
+            )
             yield (
                 f"the network is {grade} better than a constant prediction: on {samples:,} samples "
                 f"of training its {type(term.loss).__name__} is {found:.4g} each, that of the "
-                f"constant {constant:.4g}. "
-                f"{'Loosen its constraints, or train' if bound else 'Train'} longer, at another "
-                "rate, from another start or with a smaller rho."
-                f"{scale_hint(data)}"
+                f"constant {constant:.4g}. {told}{scale_hint(data)}"
             )
 
 

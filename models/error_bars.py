@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -85,8 +85,8 @@ class Posterior:
     """
 
     model: Lifted
-    laplace: Laplace
-    read: Callable[[Any], Any]
+    laplace: Laplace = field(repr=False)
+    read: Callable[[Any], Any] = field(repr=False)
 
     @property
     def log_evidence(self) -> float:

@@ -25,7 +25,7 @@ from .forward_pass import refuse_overflow
 from .incomplete import WHOLE, Completion
 from .methods import Method
 from .methods.descent import largest_residual
-from .methods.gauss_newton import GaussNewton
+from .methods.gauss_newton import GaussNewton, rhos_of
 from .methods.global_optimum import Global
 from .settings import Settings
 from .standardization import RAW, Standardization
@@ -88,10 +88,14 @@ class Predictor(Settings):
     _fit: Fitted | None = None
 
     def __repr__(self) -> str:
-        """Name the settings, and whether there are weights, and by what."""
-        fitted = "not fitted" if self._fit is None else "fitted"
-        by = f" by {self._fit.chosen}" if self._fit is not None and self._fit.chosen else ""
-        return f"{super().__repr__()[:-1]}, {fitted}{by})"
+        """Name the settings, whether there are weights, by what, and rho where a fit chose it."""
+        named = super().__repr__()[:-1]
+        if self._fit is None:
+            return f"{named}, not fitted)"
+        by = f" by {self._fit.chosen}" if self._fit.chosen else ""
+        given, found = (rhos_of(x) for x in (self._structure(), self._fit.structure))
+        rhos = f"; rho in the end {', '.join(f'{x:.3g}' for x in found)}" if found != given else ""
+        return f"{named}, fitted{by}{rhos})"
 
     def tell_reason(self, reason: str) -> None:
         """Keep why the method of the last fit was chosen, as others see it who chose it."""

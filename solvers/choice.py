@@ -207,7 +207,7 @@ def solve(problem: Fit[Any], solver: str | AnySolver = "auto", start: Any = None
             f"solve needs a fit, such as a WeightFit, got {type(problem).__name__}."
         )
     problem, start = _without_gradients(problem), _without_gradients(start)
-    auto = solver == "auto"
+    auto = isinstance(solver, str) and solver == "auto"
     chosen = None if auto else choose(problem, solver)
     problem.refuse_bad_values()  # before "auto" looks at what they suit
     chosen = chosen or best(problem, repeats=True)

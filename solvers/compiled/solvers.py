@@ -513,7 +513,7 @@ class CompiledRidge(_ByLoops[WeightFit, Weights]):
         rho, eps = problem.penalty.curvature / 2, float(np.finfo(x.dtype).eps)
         rows, v = np.empty((len(x), len(stacked))), v.astype(np.float64, copy=False)
         shift = about_shift(x, rows)
-        with threads(x.size * (x.shape[1] + v.shape[1])):
+        with threads(x.size * (x.shape[1] + v.shape[1])), np.errstate(all="ignore"):
             gram, cross = rows.T @ rows, rows.T @ v
         objective, residual, exact = ridge(
             gram, cross, v, shift, offset, problem.lam, divergence.smoothness, rho, eps,
