@@ -190,7 +190,7 @@ class CoverageDisplay(_Display):
         low, high = ends[:, 0], ends[:, 1]
         with refusals(y=y):
             answers = np.asarray(y, dtype=float)
-        if answers.size != low[0].size:
+        if answers.shape not in (low[0].shape, (*low[0].shape, 1)):
             raise DataError(f"y has shape {answers.shape}, and intervals have {low[0].shape}.")
         answers = answers.reshape(low[0].shape)
         inside = (low <= answers) & (answers <= high)  # counts are ends of theirs

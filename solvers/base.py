@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import torch
 
@@ -19,6 +19,7 @@ from liftednet.problems import (
 )
 from liftednet.problems.fit import Measure
 from liftednet.solution import Solution, Status
+from liftednet.validation import require_count, require_positive
 
 _TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-5}
 _PLURAL: dict[type[Fit[Any]], str] = {
@@ -64,6 +65,13 @@ class Solver(Generic[Problem, Value, Cache]):
     kind: ClassVar[Any] = Fit
     tolerance: float | None = None
     max_iterations: float = math.inf
+
+    def __post_init__(self) -> None:
+        """Refuse a tolerance or a number of steps that cannot be one."""
+        if self.tolerance is not None:
+            require_positive("tolerance", self.tolerance)
+        if self.max_iterations != math.inf:
+            require_count("max_iterations", cast(int, self.max_iterations), 1)
 
     def obstacle(self, problem: Fit[Any]) -> str | None:
         """Return what keeps this solver from serving the problem, or None."""

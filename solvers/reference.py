@@ -159,7 +159,8 @@ class Reference(Solver[Fit[Any], Any, None]):
         steps = int(getattr(statement.solver_stats, "num_iters", 0) or 0)
         value = problem.read(formulation)
         duals = () if failure else problem.read_duals(formulation)
-        objective, residual = problem.measure_with(value, duals)
+        judged = problem.measure(value) if failure else problem.measure_with(value, duals)
+        objective, residual = judged
         if np.isnan(residual):
             known = failure is None and np.isfinite(objective)
             residual = moreau_residual(formulation, objective) if known else np.inf

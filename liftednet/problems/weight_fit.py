@@ -263,9 +263,10 @@ class WeightFit(Fit[Weights]):
         if value.bias is not None and residual > _ROUNDED:
             off = torch.sub(violation.abs(), self._rounding(value.bias))
             residual = max(float(off.max()), 0.0) / scale
-        residual = max(residual, self.across_mean(violation), self._about_mean(weight, gradient))
-        if not self.design.exact:
-            residual += self._unseen(stacked) / scale
+        unseen = 0.0 if self.design.exact else self._unseen(stacked)
+        residual += unseen / scale
+        residual = max(residual, self.across_mean(violation, unseen))
+        residual = max(residual, self._about_mean(weight, gradient, unseen))
         hidden *= self.design.rounding * self.lam
         size = self.lam * self.design.mass * self._unit + abs(objective) or 1.0
         if value.bias is not None and not self.divergence.quadratic:
@@ -440,8 +441,10 @@ class WeightFit(Fit[Weights]):
         most = (found + self.lam * (self._pulls / chunks).sqrt()).max() * lengths.max()
         return 4 * design.rounding * float(most)
 
-    def across_mean(self, violation: Tensor) -> float:
+    def across_mean(self, violation: Tensor, unseen: float = 0.0) -> float:
         """Return the violation across the mean input, over terms of inputs about their mean.
+
+        What rounding may hide of it is `unseen`.
 
         Without a bias the mean stays in X, whose terms may be so large beside those that tell
         samples apart that a wrong W looks stationary.
@@ -455,7 +458,7 @@ class WeightFit(Fit[Weights]):
         if not _ROUNDED * most < about < most / _HIDDEN:
             return 0.0
         across = violation - mean.outer(mean @ violation) / mean.dot(mean)
-        return float(across.abs().max() / (self.lam * about))
+        return float((across.abs().max() + unseen) / (self.lam * about))
 
     @cached_property
     def _hidden_scale(self) -> float:
@@ -477,14 +480,14 @@ class WeightFit(Fit[Weights]):
         design = self.design.centered
         return rows[:-1] - design.total[:-1].outer(rows[-1]) / design.mass
 
-    def _about_mean(self, weight: Tensor, gradient: Tensor) -> float:
+    def _about_mean(self, weight: Tensor, gradient: Tensor, unseen: float) -> float:
         """Return the violation over terms about the means, where a far mean of V hides these."""
         scale = self._hidden_scale
         if not scale:
             return 0.0
         off = self._judged(weight, self._with_bias(gradient)).violation.abs().max()
         rounding = _SUMMED * _EPS * self.lam * self.cross.abs().max()
-        return max(float(off - rounding), 0.0) / scale
+        return (max(float(off - rounding), 0.0) + unseen) / scale
 
     def total(self, stacked: Tensor) -> Tensor:
         """Return the objective at [W; b + shift W] in float64, a scalar."""

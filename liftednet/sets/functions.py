@@ -41,6 +41,12 @@ class SquaredFrobenius(Weighted):
     by_rows = True
     place = SQUARES
 
+    def __post_init__(self) -> None:
+        """Take the center as numbers alone."""
+        super().__post_init__()
+        if isinstance(self.center, Tensor):
+            object.__setattr__(self, "center", self.center.detach())
+
     @property
     def curvature(self) -> float:
         """2 rho."""

@@ -221,7 +221,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         from ..warranty import fit_with_warranty
 
         def other(some: tuple[Any, Any, Any], held: Any, errors: float) -> Lifted | None:
-            free = {"constraints": (), "confidence": None}
+            free = {"constraints": (), "confidence": None, "strict": False}
             train = partial(fit, rows=some[:2], sample_weight=some[2], **free)
             model = self._of_best_size(some, outputs, train)
             if model is not None:

@@ -56,7 +56,7 @@ _SIZED = (  # settings of a network and a method of one's own, which has the siz
 )  # fmt: skip
 
 
-class _NoEvidenceError(DataError, AttributeError):
+class _NoEvidenceError(DataError, DeclarationError, AttributeError):
     """The fit has no evidence, which `hasattr` may ask."""
 
 

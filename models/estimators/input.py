@@ -120,8 +120,8 @@ class Kinds:
             if len(kinds) > max(_FEW_KINDS, len(X) / 2):
                 raise DataError(
                     f"column {name!r} of X has {len(kinds)} kinds in {len(X)} rows, from which "
-                    "nothing is learned of other rows: leave it out, or give what they have in "
-                    "common."
+                    "nothing is learned of other rows: leave it out, give what they have in "
+                    "common, or make it numbers (pandas.to_numeric, or days by to_datetime)."
                 )
         return cls(tuple(X.columns), seen) if seen else None
 
@@ -254,17 +254,21 @@ def refuse_dates(name: str, values: Any) -> None:
         words = [
             repr(column) for column, kind in kinds.items()
             if getattr(kind, "kind", "O") in "mM" or str(kind).startswith("period")
-            or (str(kind) == "object" and any(isinstance(x, date) for x in values[column]))
+            or (str(kind) == "object" and any(map(_is_date, values[column])))
         ]  # fmt: skip
         if words:
             raise DataTypeError(
                 f"columns of {name} that hold dates: {', '.join(words)}. Leave them out, or give "
-                "days since a first one."
+                "numbers, as (day - first_day).dt.days."
             )
     elif getattr(kind := getattr(values, "dtype", None), "kind", "f") in "mM":
         raise DataTypeError(
             f"{name} holds dates ({kind}); give numbers, such as days since a first."
         )
+
+
+def _is_date(entry: Any) -> bool:
+    return isinstance(entry, date) and not is_missing(entry)
 
 
 def refuse_unlabelled(y: Any, within: Rows | bool = True) -> None:

@@ -489,14 +489,15 @@ class CompiledRidge(_ByLoops[WeightFit, Weights]):
             return f"it needs at most {_INPUTS} inputs, of one process"
         return None
 
-    def _asks(self, problem: WeightFit) -> tuple[Loops, int]:
-        return Loops(_RIDGE, "ridges", problem.targets.dtype), problem.design.inputs.numel()
-
-    def suits(self, problem: WeightFit) -> bool:
-        """Say whether sums that a training could keep take less time than calls of torch."""
-        design = problem.design
-        work = design.inputs.numel() * (design.features + problem.units)
-        return work <= _SUMS and super().suits(problem)
+    def _asks(self, problem: WeightFit) -> tuple[Loops, int] | None:
+        """Return the loop where its sums, and more where they are kept, take less than calls do."""
+        design, units = problem.design, problem.units
+        columns, size = design.features + units, design.inputs.numel()
+        work = size * columns + design.features**2 * columns
+        kept = "gram" in design.__dict__.get("centered", design).__dict__
+        if work > (_SUMS >> 3 if kept else _SUMS):
+            return None
+        return Loops(_RIDGE, "ridges", problem.targets.dtype), size
 
     def solve(
         self, problem: WeightFit, start: Weights | None = None, cache: None = None

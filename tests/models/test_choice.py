@@ -16,6 +16,7 @@ from liftednet.errors import DataError
 from liftednet.losses import CrossEntropy, Loss, Quantile, SquaredError
 from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.choice import Choice, DataShape, choose, shape_of
+from liftednet.models.methods.gauss_newton import rhos_of
 from liftednet.models.results import Ending
 from liftednet.penalties import L1, Nonnegative
 from liftednet.problems import Weights
@@ -141,9 +142,10 @@ def test_holes_are_looked_for() -> None:
 
 def test_it_stands_in_what_is_printed_and_in_files(plain, tmp_path) -> None:
     model = plain.model_
-    words = f"fitted by {trace_of(model).method!r}: {trace_of(model).reason})"
-    assert repr(model).endswith(words)
-    assert repr(load(save(model, tmp_path / "model.safetensors"))).endswith(words)
+    words = f"fitted by {trace_of(model).method!r}: {trace_of(model).reason}"
+    rhos = ", ".join(f"{rho:.3g}" for rho in rhos_of(model.structure))
+    assert repr(model).endswith(f"{words}; rho in the end {rhos})")
+    assert repr(load(save(model, tmp_path / "model.safetensors"))).endswith(f"{words})")
     shown = CliRunner().invoke(app, ["show", str(tmp_path / "model.safetensors")]).stdout
     assert f"by {trace_of(model).method!r}: {trace_of(model).reason}" in shown
     assert repr(LiftedMLP((2, 2))).endswith("not fitted)")

@@ -220,6 +220,10 @@ def test_asked_strictly_there_is_no_model_without_proof() -> None:
         how["constraints"] = [GroupRates(GROUP[:rows], within)]
         refuses(error, words, model.fit, X[:rows], Y[:rows], **how)
         assert not model.is_fitted
+    proven = LiftedClassifier(random_state=0).fit(  # whose size the evidence chooses
+        X, Y, constraints=[GroupRates(GROUP, 0.8)], confidence=0.9, strict=True
+    )
+    assert "holds with confidence 0.9" in str(proven.model_.constraint_report())
 
 
 def test_rates_that_have_no_meaning_are_refused_before_training() -> None:

@@ -324,3 +324,16 @@ def test_inputs_that_are_all_zero_ask_for_no_weights(penalty) -> None:
     design = Design(torch.zeros(6, 3, dtype=torch.float64), bias=False)
     found = solve(WeightFit(joint(activations.Identity()), design, normal(6, 2), penalty))
     assert found.status is Status.SOLVED and not found.value.matrix.any()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("far", [20.0, 1e4])
+def test_far_targets_hide_nothing_of_what_float32_sums_leave(far: float, bias: bool) -> None:
+    x = 20 + normal(4_000, 15)
+    y = far + 0.05 * (x[:, :1] - 20 + normal(4_000, 1, seed=1)) if bias else x @ normal(15, 1)
+    design = Design(x.float(), bias)
+    fit = WeightFit(SQUARED, design, y.float(), SquaredFrobenius(1e-3))
+    found = solve(fit, "ridge")
+    whole = Ridge(2e-3, fit_intercept=bias).fit(design.inputs.double(), fit.targets.double())
+    assert found.status is Status.SOLVED and fit.measure(found.value).residual < 1e-5
+    assert found.value.matrix.flatten().numpy() == pytest.approx(whole.coef_.ravel(), rel=1e-4)
