@@ -280,6 +280,11 @@ class Design:
             return self
         return replace(self, shift=self.far)
 
+    @property
+    def has_sums(self) -> bool:
+        """Whether the Gram matrix of `centered` has been formed, which fits then share."""
+        return "gram" in self.__dict__.get("centered", self).__dict__
+
     @cached_property
     def rough(self) -> Design:
         """The design with chunks multiplied in the type of X, twice as fast in float32."""

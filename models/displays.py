@@ -100,15 +100,15 @@ class FitDisplay(_Display):
         _require_intervals(estimator)
         with refusals(X=X, y=y):
             rows, answers = np.asarray(X, dtype=float), np.asarray(y, dtype=float)
-        if answers.size != len(rows):
-            raise DataError(
-                f"a fit of one output is drawn over its data: X has shape {rows.shape}, and y "
-                f"{answers.shape}."
-            )
         if rows.ndim != 2 or rows.shape[1] not in (1, 2):
             raise DataError(
                 f"a fit is drawn over one or two inputs, and X has shape {rows.shape}: "
                 "RelevanceDisplay shows which of many matter."
+            )
+        if answers.size != len(rows):
+            raise DataError(
+                f"a fit of one output is drawn over its data: X has shape {rows.shape}, and y "
+                f"{answers.shape}."
             )
         points = _GRID if rows.shape[1] == 1 else _SIDE
         reach = _BEYOND * np.ptp(rows, axis=0)

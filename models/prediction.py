@@ -93,8 +93,9 @@ class Predictor(Settings):
         if self._fit is None:
             return f"{named}, not fitted)"
         by = f" by {self._fit.chosen}" if self._fit.chosen else ""
-        given, found = (rhos_of(x) for x in (self._structure(), self._fit.structure))
-        rhos = f"; rho in the end {', '.join(f'{x:.3g}' for x in found)}" if found != given else ""
+        method, found = self._fit.trace and self._fit.trace.method, rhos_of(self._fit.structure)
+        chosen = isinstance(method, GaussNewton) and method.evidence
+        rhos = f"; rho in the end {', '.join(f'{x:.3g}' for x in found)}" if chosen else ""
         return f"{named}, fitted{by}{rhos})"
 
     def tell_reason(self, reason: str) -> None:

@@ -123,11 +123,15 @@ class _ByLoops(Solver[Problem, Value, None]):
         """Return the minimizer to the tolerance; the solution names the solver that found it."""
         started = time.perf_counter()
         with suppress(SolverError):  # what the loops leave unfinished
-            solution = super().solve(problem, start, cache)
+            solution = self._by_loops(problem, start)
             if solution.status is Status.SOLVED:
                 return solution
         solution = solved_by(problem, self.others, start, self.tolerance)
         return replace(solution, seconds=time.perf_counter() - started)
+
+    def _by_loops(self, problem: Problem, start: Value | None) -> Solution[Value]:
+        """Return what the loops find; a `SolverError` leaves the problem to others."""
+        return super().solve(problem, start)
 
 
 @dataclass(frozen=True)
@@ -494,14 +498,11 @@ class CompiledRidge(_ByLoops[WeightFit, Weights]):
         design, units = problem.design, problem.units
         columns, size = design.features + units, design.inputs.numel()
         work = size * columns + design.features**2 * columns
-        kept = "gram" in design.__dict__.get("centered", design).__dict__
-        if work > (_SUMS >> 3 if kept else _SUMS):
+        if work > (_SUMS >> 3 if design.has_sums else _SUMS):
             return None
         return Loops(_RIDGE, "ridges", problem.targets.dtype), size
 
-    def solve(
-        self, problem: WeightFit, start: Weights | None = None, cache: None = None
-    ) -> Solution[Weights]:
+    def _by_loops(self, problem: WeightFit, start: Weights | None) -> Solution[Weights]:
         """Return the exact minimizer; a start is not used."""
         from .ridge_rows import about_shift, ridge
 
@@ -520,13 +521,13 @@ class CompiledRidge(_ByLoops[WeightFit, Weights]):
             gram, cross, v, shift, offset, problem.lam, divergence.smoothness, rho, eps,
             stacked.numpy(),
         )  # fmt: skip
+        if not exact <= _EXACT:
+            raise SolverError("rounding keeps the solution from being exact.")
+        value, seconds = Weights(stacked[:-1], stacked[-1]), time.perf_counter() - started
         tolerance = default_tolerance(dtype)
-        if exact <= _EXACT and residual <= tolerance:
-            value, seconds = Weights(stacked[:-1], stacked[-1]), time.perf_counter() - started
-            return Solution(
-                value, objective, residual, 0, tolerance, Status.STALLED, seconds, self.name
-            ).require_usable()
-        return solved_by(problem, self.others, start)
+        return Solution(
+            value, objective, residual, 0, tolerance, Status.STALLED, seconds, self.name
+        ).require_usable()
 
 
 @dataclass(frozen=True)

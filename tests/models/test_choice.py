@@ -152,6 +152,8 @@ def test_it_stands_in_what_is_printed_and_in_files(plain, tmp_path) -> None:
     recurrent = LiftedRNN(2, 3, 2, method=GaussNewton(2))
     recurrent.fit(normal(6, 5, 2), torch.ones(6, 5).long().triu())
     assert trace_of(recurrent).reason == "asked for"
+    recurrent.rho = -1  # of the next fit, which will refuse it
+    assert repr(recurrent).endswith("asked for)")
 
 
 def test_a_loss_of_two_labels_takes_no_more() -> None:

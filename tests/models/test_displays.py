@@ -70,6 +70,7 @@ def test_pictures_follow_the_convention_of_scikit_learn() -> None:
     np.testing.assert_allclose(curve.mean, one.predict(curve.inputs[0][:, None]))
     words = r"one or two inputs, and X has shape \(200, 3\)"
     refuses(DataError, words, type(curve).from_estimator, model, x, y)
+    refuses(DataError, r"shape \(\)", type(curve).from_estimator, one, 1.0, y)
     refuses(DataError, "one output", type(curve).from_estimator, one, x[:, :1], y[:9])
     refuses(DataError, "got LiftedClass", type(curve).from_estimator, LiftedClassifier(), x, y)
     assert (curve.low < curve.mean).all() and (curve.mean < curve.high).all()
