@@ -27,18 +27,20 @@ def add_square(total: Tensor, rows: Tensor) -> None:
 
     Args:
         total: (columns, columns), float64, contiguous.
-        rows: X, (rows, columns), multiplied in its own type.
+        rows: X, (rows, columns), multiplied in its own type, stored row by row or column by column.
     """
     if total.device.type != "cpu":
         total += rows.T @ rows
         return
     from scipy.linalg import blas
 
-    turned, sums = rows.numpy().T, total.numpy().T
+    sums, by_column = total.numpy().T, not rows.is_contiguous()
+    stored = rows.numpy() if by_column else rows.numpy().T
+    told = {"trans": by_column, "lower": True}
     if rows.dtype is total.dtype:
-        blas.dsyrk(1.0, turned, beta=1.0, c=sums, overwrite_c=True, lower=True)
+        blas.dsyrk(1.0, stored, beta=1.0, c=sums, overwrite_c=True, **told)
     else:
-        sums += blas.ssyrk(1.0, turned, lower=True)
+        sums += blas.ssyrk(1.0, stored, **told)
 
 
 def mirrored(matrix: Tensor) -> Tensor:

@@ -292,8 +292,9 @@ class _FewDirections:
     """W = W_0 + B C, with the few directions B in which rows differ that rates count apart.
 
     Which kind a row is of is regressed on the features: of two groups the direction is what tells
-    one from the other, and C moves their thresholds. Few numbers are on new rows what they are in
-    training, where all weights learn by heart who stands near a threshold. Columns of B are
+    one from the other, and C moves their thresholds. The regression is pulled as the fit is, or C
+    would pay for features that weights are hardly allowed. Few numbers are on new rows what they
+    are in training, where all weights learn by heart who stands near a threshold. Columns of B are
     orthonormal, so that the square of W is that of C about -B'W_0, up to a constant.
     """
 
@@ -304,7 +305,8 @@ class _FewDirections:
         told = torch.nn.functional.one_hot(kinds).to(inputs)
         around = inputs - inputs.mean(0)
         gram = around.T @ around
-        gram.diagonal().add_(_RIDGE * gram.diagonal().mean() + torch.finfo(gram.dtype).tiny)
+        pull = _RIDGE * gram.diagonal().mean() + torch.finfo(gram.dtype).tiny
+        gram.diagonal().add_(pull + fit.penalty.rho / fit.lam)
         found = torch.linalg.solve(gram, around.T @ (told - told.mean(0)))
         basis, sizes, _ = torch.linalg.svd(found, full_matrices=False)
         basis = basis[:, sizes > _RIDGE * sizes[0]]

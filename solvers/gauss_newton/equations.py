@@ -15,16 +15,18 @@ from liftednet import processes
 from liftednet.activation import Activation
 from liftednet.layers.time import delayed
 from liftednet.maps import pulled_back
-from liftednet.products import square_of_rows
+from liftednet.products import add_square, mirrored, square_of_rows, threads
 
 from .covariance import Covariance, Narrow, Triangular
 from .local_model import Damped, Linear, LocalModel
 from .objective import Forward, Product, Tensors, joined, recurrence
 
 _JACOBIAN_BYTES = 2**24  # of Jacobians at a time, about what a cache holds
+_WHOLE_BYTES = 2**22  # of a Jacobian as a whole, whose products take less time than passes
 _MOST_PRODUCTS = 3e7  # of a matrix from J as a whole, which takes less time than by layers
 _MOST_ENTRIES = 2**26  # of a matrix of outputs and weights, 512 MB
-_PAIR_BYTES = 2**26  # of pairs at a time
+_PAIR_BYTES = 2**24  # of pairs at a time
+_CACHE_BYTES, _LEAST_ROWS = 2**20, 256  # of rows at a time
 _SEEN = 1e-3  # a rounding of the trace over what is added, from which Cholesky factors lose it
 
 
@@ -47,7 +49,7 @@ class Rows:
     def serves(forward: Forward) -> bool:
         """Say whether J is so small that its products take less time than passes through layers."""
         entries = sum(target.values.numel() for target in forward.targets) * len(forward.pulls)
-        return forward.layers is not None and 8 * entries <= _JACOBIAN_BYTES
+        return forward.layers is not None and 8 * entries <= _WHOLE_BYTES
 
     def ahead(self, directions: Tensors) -> Tensors:
         """Return J v for v shaped as the weights, shaped as the outputs."""
@@ -137,7 +139,7 @@ class DirectModel(LocalModel):
             forward.targets, self.operator.curved, rows.outputs, rows.jacobians, strict=True
         )
         return torch.cat([
-            _rooted(hessians(curved, outputs), jacobian, target.divergence.balanced).flatten(0, 2)
+            (_root(hessians(curved, outputs), target.divergence.balanced) @ jacobian).flatten(0, 2)
             for target, curved, outputs, jacobian in found
         ])  # fmt: skip
 
@@ -161,8 +163,11 @@ class NormalEquations(DirectModel):
         linear = self.operator.linear
         if isinstance(linear, Rows) and linear.size * len(point) <= _MOST_PRODUCTS:
             formed = linear.curvature()
+        elif forward.layers is None:
+            formed = by_samples(forward, point)
         else:
-            formed = (by_samples if forward.layers is None else by_layers)(forward, point)
+            one = sum(target.values.shape[1] * target.outputs for target in forward.targets) == 1
+            formed = (by_one_output if one else by_layers)(forward, point)
         (self.curvature,) = processes.total(formed)
         self.curvature.diagonal().add_(forward.pulls)
 
@@ -432,20 +437,47 @@ def _over_time(forward: Forward, activation: Activation, point: Tensor) -> Tenso
     return torch.cat([of_cell, of_readout.flatten(3)], 3)
 
 
-def _rooted(curvature: Tensor, rows: Tensor, balanced: bool) -> Tensor:
-    """Return S J for rows J and S with S'S each matrix, which is positive semidefinite.
+def _root(curvature: Tensor, balanced: bool) -> Tensor:
+    """Return S with S'S each matrix, (..., outputs, outputs), which is positive semidefinite.
 
     Where these are balanced, their smallest eigenvalue is 0, and S has a row less.
     """
-    if curvature.shape[-1] == 1:
-        return curvature.clamp(min=0).sqrt() * rows
+    if curvature.shape[-1] == 1 + balanced:
+        signs = curvature.new_tensor([1.0, -1.0][: 1 + balanced])
+        return curvature[..., :1, :1].clamp(min=0).sqrt() * signs
     values, vectors = torch.linalg.eigh(curvature)
     roots: Tensor = values.clamp(min=0).sqrt().unsqueeze(-1) * vectors.mT
-    return roots[..., 1 if balanced else 0 :, :] @ rows
+    return roots[..., 1 if balanced else 0 :, :]
+
+
+def by_one_output(forward: Forward, point: Tensor) -> Tensor:
+    """Return J' Hess R J, (parameters, parameters), below one number or two classes.
+
+    Of known layers it is A'A with a row of A for each sample, some at a time formed in a cache.
+    """
+    inputs, ((outputs, slopes),), (target,) = *_slopes(forward, point), forward.targets
+    root = _root(hessians(target.curved(outputs), outputs), target.divergence.balanced)[:, 0, 0]
+    layers = [
+        (x, (root.T[:, None] * slope).sum(0)) for x, slope in zip(inputs, slopes, strict=True)
+    ]
+    total, columns = point.new_zeros(len(point), len(point)), len(point)
+    size = max(_LEAST_ROWS, _CACHE_BYTES // (8 * columns))
+    with threads(forward.samples * columns * columns):
+        for first in range(0, forward.samples, size):
+            parts = [(x[:, first : first + size], s[:, first : first + size]) for x, s in layers]
+            rows, end = point.new_empty(columns, parts[0][0].shape[1]), 0
+            for x, slope in parts:
+                begin, end = end, end + len(x) * len(slope)
+                torch.mul(x[:, None], slope, out=rows[begin:end].view(len(x), len(slope), -1))
+            add_square(total, rows.T)
+    return mirrored(total)
 
 
 def by_layers(forward: Forward, point: Tensor) -> Tensor:
-    """Return J' Hess R J, (parameters, parameters), of a network whose layers are known."""
+    """Return J' Hess R J, (parameters, parameters), of a network whose layers are known.
+
+    The entries are sums over pairs of inputs times pairs of slopes, whatever outputs there are.
+    """
     rows, found = _slopes(forward, point)
     inputs = [part[None] for part in rows]
     curved = [
@@ -520,9 +552,11 @@ def _pairs(left: Tensor, right: Tensor, same: bool) -> Tensor:
     found, place = left.new_empty(_count(rows, units, same), samples), 0
     for row in range(rows):
         others = right[:, row:] if same else right
-        end = place + others.shape[1]
-        torch.sum(left[:, row, None] * others, 0, out=found[place:end])
-        place = end
+        part = found[place : place + others.shape[1]]
+        torch.mul(left[0, row], others[0], out=part)
+        for one, other in zip(left[1:, row], others[1:], strict=True):
+            part.addcmul_(one, other)
+        place += len(part)
     return found
 
 

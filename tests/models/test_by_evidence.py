@@ -48,12 +48,14 @@ def test_data_with_interactions_get_more_units_and_beat_a_linear_model() -> None
 def test_sizes_that_would_take_long_are_told_and_not_tried(monkeypatch, draw) -> None:
     x = draw.uniform(-2, 2, (200, 2))
     y = np.sin(3 * x[:, 0]) * np.cos(2 * x[:, 1]) + 0.1 * draw.normal(size=200)
-    monkeypatch.setattr(by_evidence, "_MOST_WORK", 5e6)  # of 195^2 395 with 48 units
+    monkeypatch.setattr(by_evidence, "_MOST_OF_MORE", 5e6)  # of 195^2 395 with 48 units
     model = LiftedRegressor(activation="tanh", random_state=0).fit(x, y)
     assert sizes(model)[1] == 16 and "48 would take longer" in repr(model.model_)
+    monkeypatch.setattr(by_evidence, "_MOST_WORK", 5e6)
     assert not Size(10, 1, True).serves(1000)  # 59^2 1059 of 4 units, which so many rows outgrow
     monkeypatch.undo()
     assert Size(10, 1, True).serves(1000) and Size(20, 1, True).serves(20_000)
+    assert Size(60, 1, True).serves(20_000) and not Size(60, 1, True, 48).serves(2_000)
     assert Size(300, 1, True).serves(100)  # 16 units have more weights than any network may
 
 

@@ -146,7 +146,7 @@ def test_the_curvature_by_layers_is_that_of_autograd(generator, loss, monkeypatc
     passes, moves = Linearized(forward, point), forward.split(normal(len(point), seed=generator))
     torch.testing.assert_close(rows.ahead(moves), passes.ahead(moves))
     torch.testing.assert_close(rows.back(rows.outputs), passes.back(rows.outputs))
-    for limit in ("_MOST_PRODUCTS", "_JACOBIAN_BYTES"):
+    for limit in ("_MOST_PRODUCTS", "_WHOLE_BYTES"):
         monkeypatch.setattr(equations, limit, 0)
         monkeypatch.setattr(equations, "_PAIR_BYTES", 8 * 60)
         torch.testing.assert_close(NormalEquations(forward, point).curvature, found)
@@ -155,6 +155,35 @@ def test_the_curvature_by_layers_is_that_of_autograd(generator, loss, monkeypatc
     weightless = replace(forward, targets=(replace(targets[0], weight=0.4), targets[1]))
     by_layers = NormalEquations(weightless, point).curvature
     torch.testing.assert_close(by_layers, curvature_of(weightless, point))
+
+
+@pytest.mark.parametrize("loss", [SquaredError(), BinaryCrossEntropy(), CrossEntropy()], ids=repr)
+def test_the_curvature_below_one_number_or_two_classes_is_that_of_autograd(
+    generator, loss, monkeypatch
+):
+    def layers(weights, data):
+        first = data[0] @ weights[0]
+        rows = torch.cat([first.tanh(), data[0]], 1)
+        last = rows @ weights[1]
+        return (last[:, None],), [(data[0], first), (rows, last)]
+
+    outputs = 1 + isinstance(loss, CrossEntropy)
+    shapes = [(3, 4), (7, outputs)]
+    wanted = torch.eye(2).double()[torch.arange(9) % 2][:, :outputs]
+    targets = (target(loss.divergence, wanted, 0.7),)
+    pull, data = tuple(torch.full(x, 0.3) for x in shapes), (normal(9, 3, seed=generator),)
+    forward = Forward(lambda w, d: layers(w, d)[0], data, targets, pull, layers)
+    point = joined([normal(*shape, seed=generator) / 2 for shape in shapes])
+    monkeypatch.setattr(equations, "_MOST_PRODUCTS", 0)
+    monkeypatch.setattr(equations, "_CACHE_BYTES", 0)
+    monkeypatch.setattr(equations, "_LEAST_ROWS", 4)  # of nine, some after another
+    monkeypatch.delattr(equations, "by_layers")
+    found = NormalEquations(forward, point).curvature
+    torch.testing.assert_close(found, curvature_of(forward, point))
+    counts = torch.arange(9.0).double().view(-1, 1, 1)
+    counted = replace(forward, targets=(replace(targets[0], weight=counts),))
+    known, unknown = (NormalEquations(x, point) for x in (counted, replace(counted, layers=None)))
+    torch.testing.assert_close(known.curvature, unknown.curvature)
 
 
 @pytest.mark.parametrize("damping", [1e-3, 1.0, 1e3])
