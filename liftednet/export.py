@@ -31,7 +31,7 @@ from liftednet.layers.expression import TIME, value_of
 from liftednet.layers.layer import Layer
 from liftednet.layers.time import Timeline
 from liftednet.network import ends_of
-from liftednet.power import Power
+from liftednet.power import Power, power_mean
 from liftednet.samples import Weights
 from liftednet.validation import model_of
 
@@ -153,7 +153,7 @@ class PowerMean(nn.Module):
 
     def forward(self, t: Tensor) -> Tensor:
         """Return the mean of y, of the shape of t."""
-        return Power(*self.parts.unbind()).mean(t)
+        return power_mean(t, self.parts)
 
 
 def _scaled(model: Any, variable: Any, *, back: bool = False) -> nn.Module:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 _POINTS = 16  # of Gauss-Hermite quadrature: exact for polynomials of degree 31
 _CLEAR = 0.1  # of the deviation of answers: of less noise answers beyond them are believed
@@ -103,10 +104,26 @@ class Power:
         mean = (shares * parts).sum(0)
         return mean, (shares * (parts - mean).square()).sum(0).sqrt()
 
+    def mean_slopes(self, t: Tensor) -> Tensor:
+        """Return the derivative of the mean in t, (..., units): 0 beyond answers of training."""
+        points, shares = normal_points(self.within(t), self.noise, _POINTS)
+        p = torch.where(points < 0, 2 - self.exponent, self.exponent)
+        some, far = p.clamp(min=_NO_POWER), points.abs()
+        grown = torch.where(p < _NO_POWER, far, torch.log1p(some * far) * (1 / some - 1))
+        inside = (t > self.lowest) & (t < self.highest)
+        return torch.where(inside, self.scale * (shares * grown.exp()).sum(0), 0.0)
+
     def log_slopes(self, y: Tensor) -> Tensor:
         """Return log dt / dy at targets, (..., units): log p(y) is log p(t) and this."""
         z = (y - self.center) / self.scale
         return (self.exponent - 1) * z.sign() * torch.log1p(z.abs()) - self.scale.log()
+
+
+def power_mean(t: Tensor, parts: Tensor) -> Tensor:
+    """Return `Power.mean` of t, (..., units), whose power is given by its parts, (6, units)."""
+    if has_torch_function((t, parts)):  # `certify` and `to_cvxpy` follow it as one call
+        return handle_torch_function(power_mean, (t, parts), t, parts)
+    return Power(*parts.unbind()).mean(t)
 
 
 def normal_points(center: Tensor, width: Tensor, count: int) -> tuple[Tensor, Tensor]:

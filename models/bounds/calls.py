@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from liftednet.power import Power
 from liftednet.validation import is_number
 
-from .curves import CURVES, SQUARE, WHOLE, Curve, leaky
+from .curves import CURVES, SQUARE, WHOLE, Curve, leaky, mean_of_power
 from .intervals import EPS, OTHER
 from .tensors import Call, Followed, Walk
 
@@ -27,6 +28,7 @@ RULES: dict[str, Rule] = {}
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     **dict.fromkeys(WHOLE, torch.empty_like),
     "nearest_in_polyhedron": lambda rows, u, *_: torch.empty_like(u),
+    "power_mean": lambda t, _: torch.empty_like(t),
 }
 
 
@@ -66,6 +68,17 @@ def _parametric(walk: Walk, call: Call) -> Tensor | None:
         return None
     slopes, which = a.double().expand(x.shape).flatten().unique(return_inverse=True)
     curves = map(leaky, slopes.tolist())
+    return walk.units.bent(x.units.flatten(), *curves, which=which).reshape(x.shape)
+
+
+@rule("power_mean")
+def _of_powers(walk: Walk, call: Call) -> Tensor | None:
+    """The mean of targets of a power, each output by a curve of its own."""
+    x, parts = call.args[0], walk.fixed(call.args[1])
+    if parts is None or not isinstance(x, Followed):
+        return None
+    curves = [mean_of_power(Power(*part)) for part in parts.double().T]
+    which = torch.arange(len(curves)).expand(x.shape).flatten()
     return walk.units.bent(x.units.flatten(), *curves, which=which).reshape(x.shape)
 
 

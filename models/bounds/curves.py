@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
+from liftednet.power import Power
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Ends = tuple[Tensor, Tensor]
@@ -365,6 +366,22 @@ def _shrunk(call: Any) -> Curve:
     return LINE if cut == 0 else Curve(
         lambda u: functional.softshrink(u, cut), lambda u: (u.abs() > cut).double(),
         (-cut, cut), (0, 0, 0),
+    )  # fmt: skip
+
+
+def mean_of_power(power: Power) -> Curve:
+    """Return the mean of one target of a power: convex up to exponents of 1, concave from there.
+
+    Beyond the answers that training has it is constant, as predictions are.
+    """
+    ends = torch.stack([power.lowest, power.highest]).flatten()
+    inside = ends[0] + (ends[1] - ends[0]) * ends.new_tensor([1e-9, 1 - 1e-9])
+    sizes = power.mean(ends).abs().max(), power.mean_slopes(inside).max()
+    sign = -1 if float(power.exponent) > 1 else 1
+    two = bool(power.lowest < power.highest)
+    return Curve(
+        power.mean, power.mean_slopes, tuple(ends.tolist()) if two else (),
+        (0, sign, 0) if two else (sign,), off=_ROUNDING * float(max(sizes)),
     )  # fmt: skip
 
 

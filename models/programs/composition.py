@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DataError, DeclarationError
-from liftednet.export import ExportedGraph, PowerMean
+from liftednet.export import ExportedGraph
 from liftednet.lazy import sparse
 
 from ..bounds.curves import Array, Curve
@@ -195,12 +195,6 @@ def composition_of(model: Any, inputs: int, example: Any = None) -> Composition:
     widths = [x[0].numel() for x in subject.example]
     if sum(widths) != inputs:
         raise DataError(f"the network has {sum(widths)} inputs, and x has {inputs}.")
-    if any(isinstance(module, PowerMean) for module in subject.network.modules()):
-        raise DeclarationError(
-            "the targets of this regression were brought to a power, as they are skewed, and the "
-            "mean of what that undoes is no curve that is known: fit it with sizes, as "
-            "LiftedRegressor((10,)), which takes targets as they are."
-        )
     graphs = (x for x in subject.network.modules() if isinstance(x, ExportedGraph))
     if any(x.structure.network.limited for x in graphs):
         raise DeclarationError(

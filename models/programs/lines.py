@@ -426,8 +426,22 @@ def ranges(
         before = known[-1]
     lines, _ = lines_of(composition, low, high, steps=steps, until=until, known=known)
     least = corner(low, high)
-    output, _ = _ends(composition, lines, None, low, high, least, steps, until, before)
-    return [*((x.low[0], x.high[0]) for x in lines), (output[0][0], output[1][0])]
+    (first, last), _ = _ends(composition, lines, None, low, high, least, steps, until, before)
+    found, given = [(x.low[0], x.high[0]) for x in lines], [box]
+    for block, ends in zip(composition.blocks, found, strict=True):
+        given.append(tuple(block.mapped(*ends, function="values")))
+    ends = _by_sources(composition.output, given)
+    return [*found, (np.fmax(first[0], ends[0]), np.fmin(last[0], ends[1]))]
+
+
+def _by_sources(combination: Combination, ends: Sequence[tuple[Array, Array]]) -> Any:
+    """Return ends of a combination by those of its sources, closer than lines of one last curve."""
+    low, high, size = combination.offset, combination.offset, np.abs(combination.offset)
+    for source, matrix in combination.parts.items():
+        (least, most), up, down = ends[source], matrix.clip(min=0), matrix.clip(max=0)
+        low, high = low + least @ up + most @ down, high + most @ up + least @ down
+        size = size + np.maximum(np.abs(least), np.abs(most)) @ np.abs(matrix)
+    return low - ROUNDING * size, high + ROUNDING * size
 
 
 def _ends(

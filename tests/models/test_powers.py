@@ -11,12 +11,11 @@ import torch
 from scipy.integrate import quad
 from scipy.stats import lognorm, norm, yeojohnson
 
-from liftednet import LiftedRegressor, load, posterior, save, to_cvxpy, to_torch
-from liftednet.errors import DeclarationError
+from liftednet import LiftedRegressor, certify, load, optimize, posterior, save, to_cvxpy, to_torch
+from liftednet.models.bounds.curves import mean_of_power
 from liftednet.models.by_evidence import power_of
 from liftednet.power import Power
 from liftednet.predictions import PowerPrediction, Prediction
-from tests.models.networks import refuses
 
 
 def power(exponent: float, noise: float = 0.5) -> Power:
@@ -164,7 +163,7 @@ def test_it_draws_answers_and_answers_their_means_or_medians(fitted, logarithmic
     assert ((drawn > low) & (drawn < high)).mean() == pytest.approx(0.5, abs=0.02)
 
 
-def test_files_and_modules_have_it_and_programs_say_no(fitted, tmp_path: Path) -> None:
+def test_files_and_modules_have_it(fitted, tmp_path: Path) -> None:
     x: Any = torch.from_numpy(skewed(20, seed=3)[0])
     again = load(save(fitted.model_, tmp_path / "model.safetensors"))
     torch.testing.assert_close(again.predict(x), fitted.model_.predict(x))
@@ -174,8 +173,45 @@ def test_files_and_modules_have_it_and_programs_say_no(fitted, tmp_path: Path) -
     torch.testing.assert_close(module(x), fitted.model_.predict(x))
     program = torch.export.export(module, (x,)).module()
     torch.testing.assert_close(program(x), fitted.model_.predict(x))
-    inputs = cp.Variable(2, bounds=[-1, 1])
-    refuses(DeclarationError, "brought to a power", to_cvxpy, fitted.model_, inputs)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1e-9, 0.3, 1.0, 1.7, 2.0])
+def test_means_bend_one_way_between_the_answers_of_training(exponent: float) -> None:
+    one = replace(power(exponent), lowest=torch.tensor([-2.0]), highest=torch.tensor([3.0]))
+    curve = mean_of_power(one.to(one.center))
+    t = torch.linspace(-3, 4, 701, dtype=torch.float64)
+    _, slopes = torch.autograd.functional.jvp(curve.forward, t, torch.ones_like(t))
+    inside = (t > -2) & (t < 3)
+    torch.testing.assert_close(curve.slope(t)[inside], slopes[inside])
+    assert bool((curve.slope(t)[(t < -2) | (t > 3)] == 0).all())
+    bends = np.diff(curve.forward(t)[inside].numpy(), 2)
+    sign = -1 if exponent > 1 else 1
+    assert curve.signs == (0, sign, 0) and (sign * bends > -1e-12).all()
+    constant = mean_of_power(replace(one, lowest=one.highest))
+    assert bool((constant.slope(t) == 0).all()) and float(constant.forward(t).std()) < 1e-12
+
+
+@pytest.mark.parametrize("mirrored", [1, -1])
+def test_programs_and_certificates_have_its_means(mirrored: int) -> None:
+    x, y = skewed()
+    model = LiftedRegressor(random_state=0).fit(x, mirrored * y)
+    grid = np.stack(np.meshgrid(*[np.linspace(-1, 1.5, 41)] * 2), -1).reshape(-1, 2)
+    seen, box = model.predict(grid), (-1, 1.5)
+    inputs = cp.Variable(2)
+    network = to_cvxpy(model, inputs, box=box)
+    for direction in (cp.Minimize, cp.Maximize):
+        best = optimize(network, direction(network.output[0]))
+        extreme = seen.min() if direction is cp.Minimize else seen.max()
+        assert best.proven and network.output.value == pytest.approx(model.predict([inputs.value]))
+        sign = 1 if direction is cp.Minimize else -1
+        assert sign * best.value <= sign * extreme + 1e-3 * abs(extreme)
+        assert sign * best.bound <= sign * extreme + 1e-9
+    found = certify(model, box=box)
+    assert (found.increasing if mirrored > 0 else found.decreasing) == (0, 1)
+    assert float(found.least) <= seen.min() and seen.max() <= float(found.most)
+    (low,), (high,) = network.range()
+    assert low <= seen.min() and seen.max() <= high
+    assert (low > 0) if mirrored > 0 else (high < 0)  # as every answer is
 
 
 def test_beyond_training_draws_and_intervals_are_of_one_distribution(draw) -> None:
