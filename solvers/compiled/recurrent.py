@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from liftednet.layers.time import delayed, steps_before
+from liftednet.products import threads
 
 from ..gauss_newton.objective import Forward, Tensors, recurrence
 from .loops import LoopMap, Loops, array, at_hand, loop_map, refusal, worth_compiling
 
 _LOOPS = Loops(tuple(f"recurrent_rows.{x}" for x in ("passed", "ahead", "back")), "")
 _PASSES = 64  # over all samples, which a training takes at least, and a state fit one of
-_MOST = 48  # units, whose sums over samples a cache still holds
 Rows = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -28,11 +28,11 @@ class RecurrentRows:
 
     @staticmethod
     def serves(forward: Forward) -> bool:
-        """Say whether a network is one of few units, on a CPU, with Numba, and its loops wait."""
+        """Say whether a network is on a CPU, with Numba, and its loops wait."""
         if forward.recurrent is None:
             return False
         units = forward.pull[0].shape[1]
-        if units > _MOST or refusal(forward.pull[0]) is not None:
+        if refusal(forward.pull[0]) is not None:
             return False
         return worth_compiling(_PASSES, *forward.data[0].shape[:2], units) or at_hand(_LOOPS)
 
@@ -151,5 +151,7 @@ class CompiledRecurrence:
 
         (pushes,) = rows
         asked = tuple(torch.empty_like(part) for part in self._pull)
-        back(*self._rows, *self._matrices, self._all.laid(pushes), *map(array, asked))
+        numbers = self._rows[0].size
+        with threads(float(numbers) * self._rows[0].shape[2]):
+            back(*self._rows, *self._matrices, self._all.laid(pushes), *map(array, asked))
         return asked

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from .lanes import WIDE, compiled, copy, inner, multiply, padded, subtract_multiple
+from .lanes import WIDE, compiled, copy, inner, multiply, padded
 from .loops import RAMP, SIGMOID
 
 
@@ -150,47 +150,47 @@ def ahead(states, inputs, slopes, recurrent, readout, change, read_change, moved
 def back(states, inputs, slopes, recurrent, readout, pushes, asked, read_asked):
     """Put what pushes on the outputs, (outputs, steps, samples), ask of P and Q in their places.
 
-    Rows are read from the last to the first, also within a step: caches foresee one direction.
+    What P is asked for is one product of matrices for each block, over its steps and samples. Rows
+    are read from the last to the first.
     """
     blocks, steps, units, _ = states.shape
     features, outputs = inputs.shape[2], len(pushes)
     chain = padded(recurrent.T, readout.T)
     later = np.zeros((units + outputs, WIDE))  # what is asked of the next step's u, and pushes
-    rows, below = states.reshape(-1, WIDE), inputs.reshape(-1, WIDE)
     every = np.arange(len(later))
     u = np.zeros((chain.shape[1], WIDE))
-    total = np.zeros(((units + features) * units, WIDE))
-    read_total = np.zeros((units * outputs, WIDE))
-    bias, read_bias = np.zeros((units, WIDE)), np.zeros((outputs, WIDE))
+    # A row holds the steps of a block, and one of zeros at least: from WIDE numbers later on the
+    # same numbers are h, as the readout sees them, not h of the step before. Rows of an odd number
+    # of steps do not share few places of a cache.
+    wide = (steps + 1 | 1) * WIDE
+    numbers = np.zeros((units + features) * wide + WIDE)
+    seen = numbers[: (units + features) * wide].reshape(units + features, wide)
+    answer = numbers[WIDE : WIDE + units * wide].reshape(units, wide)
+    pulled, pushed = np.zeros((units, wide)), np.zeros((outputs, wide))
+    asked[:] = 0
+    read_asked[:] = 0
     for block in range(blocks):
         first = block * WIDE
         later[:] = 0
         for step in range(steps - 1, -1, -1):
-            at = (block * steps + step) * units
+            begin, slope, now = step * WIDE, slopes[block, step], states[block, step]
             _put(pushes[:, step], first, later, units)
-            for i in range(units - 1, -1, -1):
-                subtract_multiple(read_total, i * outputs, outputs, later, units, rows, at + i)
             u[:] = 0
             multiply(u, chain, every, len(later), later)
-            slope = slopes[block, step]
-            for i in range(units - 1, -1, -1):
-                for lane in range(WIDE):
-                    later[i, lane] = u[i, lane] * slope[i, lane]
-                    bias[i, lane] += later[i, lane]
             for i in range(outputs):
                 for lane in range(WIDE):
-                    read_bias[i, lane] += later[units + i, lane]
-            for i in range(units - 1 if step else -1, -1, -1):  # the first has h = 0 before
-                subtract_multiple(total, i * units, units, later, 0, rows, at - units + i)
-            at = (block * steps + step) * features
+                    pushed[i, begin + lane] = later[units + i, lane]
+            for i in range(units):
+                for lane in range(WIDE):
+                    later[i, lane] = u[i, lane] * slope[i, lane]
+                    pulled[i, begin + lane] = later[i, lane]
+                    answer[i, begin + lane] = now[i, lane]
             for i in range(features):
-                subtract_multiple(total, (units + i) * units, units, later, 0, below, at + i)
-    for i in range(units + features):
-        for j in range(units):
-            asked[i, j] = -total[i * units + j].sum()
-    for i in range(units):
-        asked[units + features, i] = bias[i].sum()
-        for j in range(outputs):
-            read_asked[i, j] = -read_total[i * outputs + j].sum()
-    for j in range(outputs):
-        read_asked[units, j] = read_bias[j].sum()
+                for lane in range(WIDE):
+                    seen[units + i, begin + lane] = inputs[block, step, i, lane]
+        asked[:-1] += np.dot(seen, pulled.T)
+        read_asked[:-1] += np.dot(answer, pushed.T)
+        for i in range(units):
+            asked[-1, i] += pulled[i].sum()
+        for i in range(outputs):
+            read_asked[-1, i] += pushed[i].sum()
