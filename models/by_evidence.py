@@ -30,7 +30,7 @@ SHAPED = 8  # units that outputs of a shape begin with, of which there may be se
 _STARTS = 2  # of the smallest network with the first units
 _MOST_WEIGHTS = 3000
 _MOST_WORK = 3e10  # multiplications in one matrix: half a second, and a fit has some dozens
-_MOST_OF_MORE = 1e10  # of more units than the first, which ask for more steps
+_MOST_OF_MORE = 1e10  # of more units than the first, which ask for more steps, or more outputs
 _NOISE = 0.5  # share of the variance of standardized targets that is noise, before they are seen
 _EXPONENTS = np.linspace(0, 2, 9)  # of skewed targets
 _PULLS = np.logspace(-3, 4, 29)  # of the linear fits that tell one of another
@@ -111,7 +111,7 @@ class Size:
 
     def _serves(self, samples: int) -> bool:
         work = matrix_work(samples * self.outputs, self.weights)
-        few = self.units <= _SIZES[1] and self.layers == 1
+        few = self.units <= _SIZES[1] and self.layers == 1 and self.outputs <= 2
         return self.weights <= _MOST_WEIGHTS and work <= (_MOST_WORK if few else _MOST_OF_MORE)
 
 

@@ -25,7 +25,7 @@ from ..bounds.curves import Array
 from .cvxpy_network import CvxpyNetwork, require_stated
 from .first_answer import INFEASIBLE, Search, affine_in, values_of
 from .halving import Boxes, halved, lined
-from .lines import Sums, Way, corner, lines_of, ranges
+from .lines import ROUNDING, Sums, Way, corner, lines_of, ranges
 from .splits import Tree
 from .tangents import PRECISE, Local
 
@@ -377,6 +377,7 @@ class _Proof:
         with _bar(progress, self.sign) as told:
             self.search = Search(self.graphs, self.variables, self.least, self.constraints)
             self.first(x0)
+            self.bound = max(self.bound, self.by_ranges())
             first = (self.sign * self.value, self.elapsed)
             told(self.value, self.bound, 0)
             if not self.is_proven():
@@ -399,13 +400,26 @@ class _Proof:
     def left(self) -> float:
         return self.seconds - self.elapsed
 
+    def by_ranges(self) -> float:
+        """Return the bound that ranges of the outputs give an objective affine in them alone."""
+        outputs = [graph.y for graph in self.graphs]
+        known = {y.id for y in outputs}
+        if not self.least.is_affine() or any(x.id not in known for x in self.least.variables()):
+            return -math.inf
+        each = [ranges(graph.composition, graph.box)[-1] for graph in self.graphs]
+        low, high = (np.concatenate(ends) for ends in zip(*each, strict=True))
+        (slopes,), (offset,) = affine_in(self.least, outputs)
+        size = np.abs(slopes) @ np.maximum(np.abs(low), np.abs(high)) + abs(offset)
+        lowest = slopes.clip(min=0) @ low + slopes.clip(max=0) @ high + offset
+        return float(lowest - ROUNDING * size)
+
     def is_proven(self) -> bool:
         return _gap(self.value, self.bound) <= self.gap or self.value - self.bound <= self.tiny
 
     @property
     def tiny(self) -> float:
         """The difference that counts as none, of values about 0."""
-        return max(1e-2 * self.gap * self.spread, _SMALL)
+        return 1e-2 * self.gap * self.spread or _SMALL
 
     # Answers.
 

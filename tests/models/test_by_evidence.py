@@ -56,6 +56,7 @@ def test_sizes_that_would_take_long_are_told_and_not_tried(monkeypatch, draw) ->
     monkeypatch.undo()
     assert Size(10, 1, True).serves(1000) and Size(20, 1, True).serves(20_000)
     assert Size(60, 1, True).serves(20_000) and not Size(60, 1, True, 48).serves(2_000)
+    assert Size(60, 2, False).serves(8_000) and not Size(60, 3, False).serves(6_250)
     assert Size(300, 1, True).serves(100)  # 16 units have more weights than any network may
 
 

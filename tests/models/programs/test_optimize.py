@@ -28,6 +28,22 @@ def test_a_proven_maximum_is_attained_and_above_all_samples() -> None:
     assert by_highs(cp.Maximize(found.output[0]), found) == pytest.approx(best.value, rel=1e-5)
 
 
+@pytest.mark.parametrize("size", [1e-9, 1e9])
+def test_proofs_are_relative_to_the_objectives_own_size(size: float) -> None:
+    network = chain(3, 8, 1, activation=nn.Tanh(), seed=2)
+    with torch.no_grad():
+        last: Any = network[-1]
+        last.weight *= size
+        last.bias *= size
+    for direction in (cp.Minimize, cp.Maximize):
+        _, found = stated(network, 3)
+        best = optimize(found, direction(found.output[0]))
+        seen = values(network, RNG.uniform(-1, 1, (20_000, 3)))
+        sign = 1 if direction is cp.Minimize else -1
+        assert best.proven and abs(best.value - best.bound) <= 1e-3 * np.ptp(seen)
+        assert sign * best.bound <= (sign * seen).min()
+
+
 SLACK: Any = cp.Variable(nonneg=True)
 LIMITED: dict[str, tuple[Any, Any, Any, float]] = {
     "halved boxes": (
