@@ -88,10 +88,15 @@ class Power:
 
     def quantile(self, t: Tensor) -> Tensor:
         """Return y of t, (..., units): that of a quantile of t is the same quantile of y."""
+        grown, _ = self._grown(t)
+        return self.center + self.scale * t.sign() * torch.expm1(grown)
+
+    def _grown(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log(1 + |z|) of t = psi(z), and log dz / dt, (..., units)."""
         p = torch.where(t < 0, 2 - self.exponent, self.exponent)
         some, far = p.clamp(min=_NO_POWER), t.abs()
-        grown = torch.where(p < _NO_POWER, far, torch.log1p(some * far) / some)
-        return self.center + self.scale * t.sign() * torch.expm1(grown)
+        near, none = torch.log1p(some * far), p < _NO_POWER
+        return torch.where(none, far, near / some), torch.where(none, far, near * (1 / some - 1))
 
     def mean(self, t: Tensor) -> Tensor:
         """Return the mean of y where t has the noise around it, (..., units)."""
@@ -107,11 +112,9 @@ class Power:
     def mean_slopes(self, t: Tensor) -> Tensor:
         """Return the derivative of the mean in t, (..., units): 0 beyond answers of training."""
         points, shares = normal_points(self.within(t), self.noise, _POINTS)
-        p = torch.where(points < 0, 2 - self.exponent, self.exponent)
-        some, far = p.clamp(min=_NO_POWER), points.abs()
-        grown = torch.where(p < _NO_POWER, far, torch.log1p(some * far) * (1 / some - 1))
+        _, slopes = self._grown(points)
         inside = (t > self.lowest) & (t < self.highest)
-        return torch.where(inside, self.scale * (shares * grown.exp()).sum(0), 0.0)
+        return torch.where(inside, self.scale * (shares * slopes.exp()).sum(0), 0.0)
 
     def log_slopes(self, y: Tensor) -> Tensor:
         """Return log dt / dy at targets, (..., units): log p(y) is log p(t) and this."""

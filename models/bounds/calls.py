@@ -45,10 +45,13 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 # Maps of one unit.
 
 
-def _curved(walk: Walk, x: Any, curve: Curve | None) -> Tensor | None:
-    if curve is None or not isinstance(x, Followed):
+def _curved(
+    walk: Walk, x: Any, *curves: Curve | None, which: Tensor | None = None
+) -> Tensor | None:
+    known = [curve for curve in curves if curve is not None]
+    if len(known) < len(curves) or not isinstance(x, Followed):
         return None
-    return walk.units.bent(x.units.flatten(), curve).reshape(x.shape)
+    return walk.units.bent(x.units.flatten(), *known, which=which).reshape(x.shape)
 
 
 @rule(*CURVES)
@@ -67,19 +70,18 @@ def _parametric(walk: Walk, call: Call) -> Tensor | None:
     if a is None or not isinstance(x, Followed):
         return None
     slopes, which = a.double().expand(x.shape).flatten().unique(return_inverse=True)
-    curves = map(leaky, slopes.tolist())
-    return walk.units.bent(x.units.flatten(), *curves, which=which).reshape(x.shape)
+    return _curved(walk, x, *map(leaky, slopes.tolist()), which=which)
 
 
 @rule("power_mean")
 def _of_powers(walk: Walk, call: Call) -> Tensor | None:
     """The mean of targets of a power, each output by a curve of its own."""
     x, parts = call.args[0], walk.fixed(call.args[1])
-    if parts is None or not isinstance(x, Followed):
+    if parts is None:
         return None
     curves = [mean_of_power(Power(*part)) for part in parts.double().T]
     which = torch.arange(len(curves)).expand(x.shape).flatten()
-    return walk.units.bent(x.units.flatten(), *curves, which=which).reshape(x.shape)
+    return _curved(walk, x, *curves, which=which)
 
 
 # Moves of entries.

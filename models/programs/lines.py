@@ -430,14 +430,24 @@ def ranges(
     found, given = [(x.low[0], x.high[0]) for x in lines], [box]
     for block, ends in zip(composition.blocks, found, strict=True):
         given.append(tuple(block.mapped(*ends, function="values")))
-    ends = _by_sources(composition.output, given)
+    ends = between(composition.output.offset, composition.output.parts, given)
     return [*found, (np.fmax(first[0], ends[0]), np.fmin(last[0], ends[1]))]
 
 
-def _by_sources(combination: Combination, ends: Sequence[tuple[Array, Array]]) -> Any:
-    """Return ends of a combination by those of its sources, closer than lines of one last curve."""
-    low, high, size = combination.offset, combination.offset, np.abs(combination.offset)
-    for source, matrix in combination.parts.items():
+def between(
+    offset: Array, parts: Mapping[int, Array], ends: Sequence[tuple[Array, Array]]
+) -> tuple[Array, Array]:
+    """Return ends of c + sum of v A over sources, by the ends of each v, rounded outwards.
+
+    Of what follows one last curve they are closer than lines.
+
+    Args:
+        offset: c, (units,).
+        parts: A, (units below, units), by the number of its source.
+        ends: of every source.
+    """
+    low, high, size = offset, offset, np.abs(offset)
+    for source, matrix in parts.items():
         (least, most), up, down = ends[source], matrix.clip(min=0), matrix.clip(max=0)
         low, high = low + least @ up + most @ down, high + most @ up + least @ down
         size = size + np.maximum(np.abs(least), np.abs(most)) @ np.abs(matrix)

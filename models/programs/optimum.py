@@ -25,7 +25,7 @@ from ..bounds.curves import Array
 from .cvxpy_network import CvxpyNetwork, require_stated
 from .first_answer import INFEASIBLE, Search, affine_in, values_of
 from .halving import Boxes, halved, lined
-from .lines import ROUNDING, Sums, Way, corner, lines_of, ranges
+from .lines import Sums, Way, between, corner, lines_of, ranges
 from .splits import Tree
 from .tangents import PRECISE, Local
 
@@ -408,10 +408,8 @@ class _Proof:
             return -math.inf
         each = [ranges(graph.composition, graph.box)[-1] for graph in self.graphs]
         low, high = (np.concatenate(ends) for ends in zip(*each, strict=True))
-        (slopes,), (offset,) = affine_in(self.least, outputs)
-        size = np.abs(slopes) @ np.maximum(np.abs(low), np.abs(high)) + abs(offset)
-        lowest = slopes.clip(min=0) @ low + slopes.clip(max=0) @ high + offset
-        return float(lowest - ROUNDING * size)
+        matrix, offset = affine_in(self.least, outputs)
+        return float(between(offset, {0: matrix.T}, [(low, high)])[0][0])
 
     def is_proven(self) -> bool:
         return _gap(self.value, self.bound) <= self.gap or self.value - self.bound <= self.tiny

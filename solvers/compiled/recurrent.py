@@ -151,7 +151,7 @@ class CompiledRecurrence:
 
         (pushes,) = rows
         asked = tuple(torch.empty_like(part) for part in self._pull)
-        numbers = self._rows[0].size
-        with threads(float(numbers) * self._rows[0].shape[2]):
+        states = self._rows[0]
+        with threads(float(states.size) * states.shape[2]):
             back(*self._rows, *self._matrices, self._all.laid(pushes), *map(array, asked))
         return asked

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from .lanes import WIDE, compiled, copy, inner, multiply, padded
+from .lanes import WIDE, compiled, copy, fill, inner, multiply, padded
 from .loops import RAMP, SIGMOID
 
 
@@ -146,6 +146,16 @@ def ahead(states, inputs, slopes, recurrent, readout, change, read_change, moved
                     moved[i, step, first + lane] = answers[i, lane]
 
 
+@inner
+def _add(total, rows, pushes):
+    """Add to a matrix what pushes (columns, samples) ask of it, by [rows, 1] (rows, samples)."""
+    found = np.dot(rows, pushes.T)
+    for j in range(len(pushes)):
+        for i in range(len(rows)):
+            total[i, j] += found[i, j]
+        total[len(rows), j] += pushes[j].sum()
+
+
 @compiled
 def back(states, inputs, slopes, recurrent, readout, pushes, asked, read_asked):
     """Put what pushes on the outputs, (outputs, steps, samples), ask of P and Q in their places.
@@ -167,8 +177,8 @@ def back(states, inputs, slopes, recurrent, readout, pushes, asked, read_asked):
     seen = numbers[: (units + features) * wide].reshape(units + features, wide)
     answer = numbers[WIDE : WIDE + units * wide].reshape(units, wide)
     pulled, pushed = np.zeros((units, wide)), np.zeros((outputs, wide))
-    asked[:] = 0
-    read_asked[:] = 0
+    fill(asked, 0)
+    fill(read_asked, 0)
     for block in range(blocks):
         first = block * WIDE
         later[:] = 0
@@ -188,9 +198,5 @@ def back(states, inputs, slopes, recurrent, readout, pushes, asked, read_asked):
             for i in range(features):
                 for lane in range(WIDE):
                     seen[units + i, begin + lane] = inputs[block, step, i, lane]
-        asked[:-1] += np.dot(seen, pulled.T)
-        read_asked[:-1] += np.dot(answer, pushed.T)
-        for i in range(units):
-            asked[-1, i] += pulled[i].sum()
-        for i in range(outputs):
-            read_asked[-1, i] += pushed[i].sum()
+        _add(asked, seen, pulled)
+        _add(read_asked, answer, pushed)
