@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DataError, SolverError
-from liftednet.lazy import sparse
+from liftednet.lazy import optimize, sparse
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy
 from liftednet.network import Network
 from liftednet.penalties import SquaredFrobenius
@@ -42,8 +42,11 @@ _WITHIN, _GAIN = 2, 1e-3  # failures within the limits, and of a guess's loss wh
 # Toward the weights of before, as a share of a feature's sum of squares: of all directions, of few.
 _PULL, _LITTLE = 1.0, 1e-3
 _RIDGE = 1e-6  # of a feature's sum of squares, where rows are told apart
+_ALLOWED = 3.0  # deviations of a score by each of few directions, of their prior
 _FARTHER = 3.0  # times as strong a pull after a failure
 _NEAR, _NEARER = 0.2, 0.8  # width of the surrogate over the spread of scores, less after a failure
+_WIDTHS = (1.0, 0.5, 0.25, 0.125)  # likewise, of what rounds begin with
+_STEPS, _MOST_LIMITS = 50, 100  # of SLSQP, whose time is that of the limits' cube
 _FAR = 3.0  # times the loss of a guess
 _EXACT = 2.0  # times the prices, at which what rates miss is weighed against the objective
 _LENGTHS = (1.0, 0.5, 0.25, 0.1)  # of a step, tried in turn
@@ -145,6 +148,10 @@ class HeldRates:
             found = np.where(self._soft, self.limits.matrix @ _flat(chances(u)), found)
         return found
 
+    def wrong(self, u: Tensor) -> float:
+        """Return the share of decisions that are not the label."""
+        return float((decided(u).argmax(1) != self.labels).mean())
+
     def split(self, prices: Tensor) -> tuple[Tensor, ...]:
         """Return prices (limits,) for each constraint."""
         return tuple(prices.split(self.counts))
@@ -189,9 +196,7 @@ class HeldRates:
             u: scores.
             near: T over the spread of scores between two classes.
         """
-        outputs, rates = u.shape[1], self.counted(u)
-        between = u if outputs == 1 else u - u.mean(1, keepdim=True)
-        spread = near * float(between.std().clamp(min=torch.finfo(u.dtype).tiny))
+        outputs, rates, spread = u.shape[1], self.counted(u), near * _spread(u)
         spreader = sparse.kron(sparse.identity(len(u)), np.ones((self.classes, 1)), "csr")
         found = sparse.csr_matrix(self.limits.matrix.shape)
         for mask, t in self._kinds(spread):
@@ -204,6 +209,12 @@ class HeldRates:
             found = found[:, 1::2]
         level = found @ u.double().cpu().numpy().reshape(-1) - rates
         return Limits(found, self.lower + level, self.upper + level, rates.shape)
+
+
+def _spread(u: Tensor) -> float:
+    """Return the deviation of scores between two classes."""
+    between = u if u.shape[1] == 1 else u - u.mean(1, keepdim=True)
+    return float(between.std().clamp(min=torch.finfo(u.dtype).tiny))
 
 
 def _flat(p: Tensor) -> Array:
@@ -278,47 +289,109 @@ def counted_fit(
     best = CountedFit(held.excess(held.counted(u)), start, prices, objective, 0.0, "no fit")
     if best.excess <= 0:
         return best
-    if isinstance(fit.penalty, SquaredFrobenius) and fit.penalty.center is None:
+    if isinstance(fit.penalty, SquaredFrobenius):
         few = _FewDirections(fit, held, start)
-        first = float(few.fit.measure(few.start).objective)  # less a constant
-        best = replace(best, value=few.start, objective=first)
-        found = _nearer(few.fit, held, others, best, _LITTLE)
-        whole = few.whole(found.value)
-        best = replace(found, value=whole, objective=float(fit.measure(whole).objective))
-    return _nearer(fit, held, others, best, _PULL)
+        scores = ConstrainedFit(few.fit, ()).scores
+
+        def nearer(first: Weights) -> tuple[float, float, CountedFit]:
+            excess = held.excess(held.counted(scores(first)))
+            objective = float(few.fit.measure(first).objective)
+            begun = replace(best, value=first, objective=objective, excess=excess)
+            ahead = _nearer(few.fit, held, others, begun, _LITTLE)
+            return ahead.excess, held.wrong(scores(ahead.value)), ahead
+
+        found = nearer(few.start)
+        constant = 1 - np.bincount(held.labels).max() / len(held.labels)
+        far = found[1] > (held.wrong(u) + constant) / 2  # half of what the labels tell is lost
+        if far and not others:
+            found = min(found, nearer(few.smooth(held)), key=lambda one: one[:2])
+        whole = few.whole(found[2].value)
+        best = replace(found[2], value=whole)
+        around = replace(fit, penalty=replace(fit.penalty, center=whole.matrix))
+    else:
+        around = fit
+    if best.excess > 0:
+        best = _nearer(around, held, others, best, _PULL)
+    return replace(best, objective=float(fit.measure(best.value).objective))
 
 
 class _FewDirections:
     """W = W_0 + B C, with the few directions B in which rows differ that rates count apart.
 
     Which kind a row is of is regressed on the features: of two groups the direction is what tells
-    one from the other, and C moves their thresholds. The regression is pulled as the fit is, or C
-    would pay for features that weights are hardly allowed. Few numbers are on new rows what they
-    are in training, where all weights learn by heart who stands near a threshold. Columns of B are
-    orthonormal, so that the square of W is that of C about -B'W_0, up to a constant.
+    one from the other, and C moves their thresholds. Few numbers are on new rows what they are in
+    training, where all weights learn by heart who stands near a threshold. So their prior is wide:
+    that of W, which is for what the labels ask, would keep C from features that tell groups.
     """
 
     def __init__(self, fit: WeightFit, held: HeldRates, start: Weights) -> None:
-        assert isinstance(fit.penalty, SquaredFrobenius)
         inputs, before = fit.design.inputs.double(), start.matrix.double()
         kinds = torch.from_numpy(kinds_of(held.limits, held.classes)[1]).to(inputs.device)
         told = torch.nn.functional.one_hot(kinds).to(inputs)
         around = inputs - inputs.mean(0)
         gram = around.T @ around
-        pull = _RIDGE * gram.diagonal().mean() + torch.finfo(gram.dtype).tiny
-        gram.diagonal().add_(pull + fit.penalty.rho / fit.lam)
+        gram.diagonal().add_(_RIDGE * gram.diagonal().mean() + torch.finfo(gram.dtype).tiny)
         found = torch.linalg.solve(gram, around.T @ (told - told.mean(0)))
         basis, sizes, _ = torch.linalg.svd(found, full_matrices=False)
         basis = basis[:, sizes > _RIDGE * sizes[0]]
+        basis = basis / (around @ basis).std(0)
         self._before = start
         self._basis = basis if basis.shape[1] else basis.new_zeros(len(before), 1)  # b alone
         offset = inputs @ before + (0.0 if fit.offset is None else fit.offset)
-        center = (-self._basis.T @ before).to(start.matrix)
-        self.fit = replace(
-            fit, design=replace(fit.design, inputs=(inputs @ self._basis).to(start.matrix)),
-            penalty=replace(fit.penalty, center=center), offset=offset.to(start.matrix),
-        )  # fmt: skip
-        self.start = Weights(torch.zeros_like(center), start.bias)
+        few = replace(fit.design, inputs=(inputs @ self._basis).to(start.matrix))
+        fit = replace(fit, design=few, offset=offset.to(start.matrix))
+        self.fit = replace(fit, penalty=SquaredFrobenius(fit.lam / (2 * _ALLOWED**2)))
+        self.start = Weights(
+            start.matrix.new_zeros(self._basis.shape[1], before.shape[1]), start.bias
+        )
+
+    def smooth(self, held: HeldRates) -> Weights:
+        """Return C and b under limits on softmax(U / T), whose width T narrows, by SciPy's SLSQP.
+
+        Rounds begin there, too: from far away few rows tell them the slope of a rate, and they may
+        end where nearly all decisions are the same, which at times is what is right most often.
+        """
+        fit, start = self.fit, self.start.stacked().double()
+        if len(held.lower) > _MOST_LIMITS:
+            return self.start
+        inputs, y = fit.design.inputs.double(), fit.targets.double()
+        inputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], 1)[:, : len(start)]
+        mean = torch.ones_like(inputs[:, 0]) if fit.design.weights is None else fit.design.weights
+        mean, pull = (
+            mean.double() / mean.sum(),
+            fit.penalty.curvature / (fit.lam * float(mean.sum())),
+        )
+        before = torch.as_tensor(fit.offset).double()
+        flat = start.reshape(-1).numpy()
+
+        def scores(flat: Array) -> Tensor:
+            return before + inputs @ torch.from_numpy(flat).view_as(start)
+
+        def loss(flat: Array) -> tuple[float, Array]:
+            u = scores(flat)
+            slope = inputs.T @ ((fit.divergence.link_gradient(u) - y) * mean[:, None])
+            value = float(mean @ fit.divergence.link_values(u, y))
+            return value + pull / 2 * float(flat @ flat), _flat(slope) + pull * flat
+
+        def inside(flat: Array, now: HeldRates) -> Array:
+            (lower, upper), rates = now.ends, now.at(scores(flat))
+            return np.concatenate([rates - lower, upper - rates])
+
+        def slopes(flat: Array, now: HeldRates) -> Array:
+            u = scores(flat)
+            rows = [_flat(inputs.T @ now.pulled(u, one)) for one in np.eye(len(now.lower))]
+            return np.concatenate([rows, np.negative(rows)])
+
+        spread = _spread(scores(flat))
+        for width in _WIDTHS:
+            now = replace(held, temperature=width * spread)
+            within = {"type": "ineq", "fun": inside, "jac": slopes, "args": (now,)}
+            found = optimize.minimize(
+                loss, flat, jac=True, method="SLSQP", constraints=within,
+                options={"maxiter": _STEPS},
+            )  # fmt: skip
+            flat = found.x if np.isfinite(found.x).all() else flat
+        return self.start.like(torch.from_numpy(flat).view_as(start).to(self.start.matrix))
 
     def whole(self, found: Weights) -> Weights:
         """Return C as weights of the whole fit."""

@@ -1,6 +1,7 @@
 """Networks whose decisions meet rates, as they are counted; what new rows show of them."""
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -248,13 +249,12 @@ def test_rates_that_have_no_meaning_are_refused_before_training() -> None:
     refuses(DataError, "GroupMeans", model.fit, X, Y.astype(float), constraints=[rates])
 
 
-def test_thresholds_are_moved_along_features_that_weights_may_have(generator) -> None:
-    """As good as any threshold moved by hand, though a feature tells groups at a high price."""
+def test_thresholds_are_as_good_as_any_moved_by_hand(generator) -> None:
+    """Though the only feature that tells groups wants weights that the prior hardly allows."""
     y = torch.arange(300) % 2
     group = (torch.arange(300) // 2) % 3 == 0
-    told = group + 0.5 * normal(300, seed=generator)
     seen = 2.0 * (y - 0.5) + group + normal(300, seed=generator)
-    x = torch.stack([seen, told, 1e-3 * group], 1).double()
+    x = torch.stack([seen, 1e-2 * group], 1).double()
     fit = WeightFit(
         CrossEntropy().divergence, Design(x), torch.eye(2)[y].double(), SquaredFrobenius(1.0)
     )
@@ -262,15 +262,16 @@ def test_thresholds_are_moved_along_features_that_weights_may_have(generator) ->
     free = solve(fit).require_solved().value
     found = counted_fit(fit, held, (), free)
     scores = ConstrainedFit(fit, ()).scores
-    turn, sign = x.new_zeros(3, 2), x.new_tensor([1.0, -1.0])
-    turn[1] = sign
+    turn, sign = x.new_zeros(2, 2), x.new_tensor([1.0, -1.0])
+    turn[1] = 100 * sign
     moved = [
         Weights(free.matrix + turn * c / 2, free.bias + sign * t / 2)
         for c in np.linspace(0, 4, 41) for t in np.linspace(-2, 2, 41)
     ]  # fmt: skip
     within = [w for w in moved if held.excess(held.counted(scores(w))) <= 0]
     assert found.excess <= 0.05  # the aim is .06 within the limit
-    assert found.objective < 1.05 * min(float(fit.measure(w).objective) for w in within)
+    alone = replace(fit, penalty=SquaredFrobenius(1e-12)).measure  # the loss
+    assert alone(found.value).objective < 1.05 * min(float(alone(w).objective) for w in within)
 
 
 def test_rates_that_no_network_meets_are_told() -> None:
