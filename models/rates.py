@@ -362,10 +362,10 @@ class _FewDirections:
             fit.penalty.curvature / (fit.lam * float(mean.sum())),
         )
         before = torch.as_tensor(fit.offset).double()
-        flat = start.reshape(-1).numpy()
+        flat = _flat(start)
 
         def scores(flat: Array) -> Tensor:
-            return before + inputs @ torch.from_numpy(flat).view_as(start)
+            return before + inputs @ torch.from_numpy(flat).to(start).view_as(start)
 
         def loss(flat: Array) -> tuple[float, Array]:
             u = scores(flat)
@@ -391,7 +391,7 @@ class _FewDirections:
                 options={"maxiter": _STEPS},
             )  # fmt: skip
             flat = found.x if np.isfinite(found.x).all() else flat
-        return self.start.like(torch.from_numpy(flat).view_as(start).to(self.start.matrix))
+        return self.start.like(torch.from_numpy(flat).to(self.start.matrix).view_as(start))
 
     def whole(self, found: Weights) -> Weights:
         """Return C as weights of the whole fit."""
