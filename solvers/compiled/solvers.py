@@ -28,7 +28,6 @@ from liftednet.penalties import GroupLasso, SquaredFrobenius
 from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit, Weights
 from liftednet.problems.fit import Measure, measured
 from liftednet.problems.priors import in_float64
-from liftednet.products import threads
 from liftednet.samples import row_chunks
 from liftednet.solution import Solution, Status
 
@@ -84,9 +83,10 @@ _RELU = LoopMap(RAMP, 1.0, 0.0, math.inf)
 # of CompiledSimplex
 _SIMPLEX = "simplex_rows.simplex_rows", "measure_rows.of_simplex"
 # of CompiledRidge
-_RIDGE = "ridge_rows.about_shift", "ridge_rows.ridge"
-_INPUTS, _ENTRIES = 200, 1 << 19  # of X, beyond which calls of torch take no time beside sums
-_SUMS = 1 << 23  # operations in the time of torch's calls
+_RIDGE = ("ridge_rows.ridge",)
+_INPUTS = 400  # whose factor LAPACK has sooner
+_SUMS = 1 << 27  # operations, for which torch would have more threads
+_SUMMED = 1 << 25  # operations in the time of torch's calls, where sums are kept
 _EXACT = 1e-12  # relative residual, beyond which a solution is refined
 # of CoordinateDescent
 _PASSES = 20_000  # over rows
@@ -488,9 +488,10 @@ class CompiledRidge(_ByLoops[WeightFit, Weights]):
         plain = design.bias and design.weights is None and design.shift is None and design.exact
         if not plain or problem.offset is not None or penalty.center is not None:  # type: ignore[attr-defined]
             return "it needs a bias, and no weights of samples, offset or center"
-        few = design.features <= _INPUTS and design.inputs.numel() <= _ENTRIES
-        if processes.size() > 1 or not few:
+        if processes.size() > 1 or design.features > _INPUTS:
             return f"it needs at most {_INPUTS} inputs, of one process"
+        if worth_compiling(*design.inputs.shape):  # nobody is to wait for what torch does in 10 ms
+            return "it needs fewer rows"
         return None
 
     def _asks(self, problem: WeightFit) -> tuple[Loops, int] | None:
@@ -498,33 +499,27 @@ class CompiledRidge(_ByLoops[WeightFit, Weights]):
         design, units = problem.design, problem.units
         columns, size = design.features + units, design.inputs.numel()
         work = size * columns + design.features**2 * columns
-        if work > (_SUMS >> 3 if design.has_sums else _SUMS):
+        if work > (_SUMMED if design.has_sums else _SUMS):
             return None
         return Loops(_RIDGE, "ridges", problem.targets.dtype), size
 
     def _by_loops(self, problem: WeightFit, start: Weights | None) -> Solution[Weights]:
         """Return the exact minimizer; a start is not used."""
-        from .ridge_rows import about_shift, ridge
+        from .ridge_rows import ridge
 
         started, divergence = time.perf_counter(), problem.divergence
         assert isinstance(divergence, Joint)  # asked for by refusal
         x, v = array(problem.design.inputs), array(problem.targets)
-        dtype = problem.targets.dtype
-        stacked = torch.empty(x.shape[1] + 1, v.shape[1], dtype=dtype)
+        found, dtype = np.empty((x.shape[1] + 1, v.shape[1]), v.dtype), problem.targets.dtype
         offset = array(divergence.activation.offset(problem.units))
-        rho, eps = problem.penalty.curvature / 2, float(np.finfo(x.dtype).eps)
-        rows, v = np.empty((len(x), len(stacked))), v.astype(np.float64, copy=False)
-        shift = about_shift(x, rows)
-        with threads(x.size * (x.shape[1] + v.shape[1])), np.errstate(all="ignore"):
-            gram, cross = rows.T @ rows, rows.T @ v
+        rho, eps = problem.penalty.curvature / 2, float(np.finfo(v.dtype).eps)
         objective, residual, exact = ridge(
-            gram, cross, v, shift, offset, problem.lam, divergence.smoothness, rho, eps,
-            stacked.numpy(),
-        )  # fmt: skip
+            x, v, offset, problem.lam, divergence.smoothness, rho, eps, found
+        )
         if not exact <= _EXACT:
             raise SolverError("rounding keeps the solution from being exact.")
-        value, seconds = Weights(stacked[:-1], stacked[-1]), time.perf_counter() - started
-        tolerance = default_tolerance(dtype)
+        value = Weights(torch.from_numpy(found[:-1]), torch.from_numpy(found[-1]))
+        tolerance, seconds = default_tolerance(dtype), time.perf_counter() - started
         return Solution(
             value, objective, residual, 0, tolerance, Status.STALLED, seconds, self.name
         ).require_usable()
