@@ -22,6 +22,7 @@ from .lanes import (
     add_rows,
     compiled,
     copy,
+    factor,
     fill,
     filled,
     inner,
@@ -76,25 +77,13 @@ def _turned(pull, up, down, low, high, kink):
 
 @inner
 def _solve(system, x, count):
-    """Replace x by the solution of a system that is positive definite, and say if it is.
-
-    The system, on and below its diagonal, is replaced by its Cholesky factor, 1 over it there.
-    """
+    """Replace x by the solution of a system that is positive definite, and say if it is."""
+    if not factor(system, count, _SINGULAR):
+        return False
     for n in range(count):
-        row = system[n]
-        for m in range(n):
-            total, other = row[m], system[m]
-            for k in range(m):
-                total -= row[k] * other[k]
-            row[m] = total * other[m]
-        pivot, total = row[n], x[n]
-        least = pivot * _SINGULAR
+        row, total = system[n], x[n]
         for k in range(n):
-            pivot -= row[k] * row[k]
             total -= row[k] * x[k]
-        if not pivot > least:
-            return False
-        row[n] = 1.0 / np.sqrt(pivot)
         x[n] = total * row[n]
     for n in range(count - 1, -1, -1):
         row = system[n]

@@ -235,6 +235,50 @@ def multiply(out, matrix, chosen, count, x):
         add_rows(out, first, matrix, matrix.shape[1], chosen, count, x)
 
 
+@inner
+def factor(system, count, singular):
+    """Replace a system by its Cholesky factor, and say if it is positive definite.
+
+    On and below the diagonal of its first `count` rows, with 1 over the factor's on the diagonal.
+    Four rows at a time: each of those before them is read once.
+
+    Args:
+        system: (count or more, count or more).
+        count: of rows.
+        singular: the share of an entry of the diagonal, of which more must be left.
+    """
+    for first in range(0, count, 4):
+        last = min(first + 4, count)
+        begin = first if last == first + 4 else 0
+        for m in range(begin):
+            other = system[m]
+            a, b, c, d = system[first], system[first + 1], system[first + 2], system[first + 3]
+            of_a, of_b, of_c, of_d = a[m], b[m], c[m], d[m]
+            for k in range(m):
+                of_a -= a[k] * other[k]
+                of_b -= b[k] * other[k]
+                of_c -= c[k] * other[k]
+                of_d -= d[k] * other[k]
+            a[m], b[m], c[m], d[m] = (
+                of_a * other[m], of_b * other[m], of_c * other[m], of_d * other[m],
+            )  # fmt: skip
+        for n in range(first, last):
+            row = system[n]
+            for m in range(begin, n):
+                total, other = row[m], system[m]
+                for k in range(m):
+                    total -= row[k] * other[k]
+                row[m] = total * other[m]
+            pivot = row[n]
+            least = pivot * singular
+            for k in range(n):
+                pivot -= row[k] * row[k]
+            if not pivot > least:
+                return False
+            row[n] = 1.0 / np.sqrt(pivot)
+    return True
+
+
 @intrinsic
 def subtract_multiple(typing, out, first, count, a, a_first, b, b_row):
     """Subtract in lanes: out[first + n] -= a[a_first + n] b[b_row] for n < count."""

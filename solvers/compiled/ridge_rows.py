@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .lanes import TOGETHER, WIDE, add_rows, compiled, filled, inner
+from .lanes import TOGETHER, WIDE, add_rows, compiled, factor, filled, inner
 
 _ROWS = 64  # of a chunk whose sums stay in a core's own cache
 _LOOK = 256  # rows that tell where the columns lie, as in `Design.far`
@@ -74,29 +74,20 @@ def _sums(x, v, shift):
 def _solved(system, right):
     """Put the solution in the place of the right-hand side; say whether there is a factor."""
     size, units = right.shape
-    for i in range(size):
-        for k in range(i + 1):
-            left = system[i, k]
-            for j in range(k):
-                left -= system[i, j] * system[k, j]
-            if k < i:
-                system[i, k] = left / system[k, k]
-            elif left > 0:
-                system[i, i] = np.sqrt(left)
-            else:
-                return False
+    if not factor(system, size, 0.0):
+        return False
     for i in range(size):
         for j in range(i):
             for k in range(units):
                 right[i, k] -= system[i, j] * right[j, k]
         for k in range(units):
-            right[i, k] /= system[i, i]
+            right[i, k] *= system[i, i]
     for i in range(size - 1, -1, -1):
         for j in range(i + 1, size):
             for k in range(units):
                 right[i, k] -= system[j, i] * right[j, k]
         for k in range(units):
-            right[i, k] /= system[i, i]
+            right[i, k] *= system[i, i]
     return True
 
 
