@@ -24,6 +24,7 @@ from numba.core import caching, cgutils
 
 LANES = 32  # samples of a block: several registers, so that one waits for another
 WIDE = 16  # lanes of a product: one register of float32
+TILE = 64  # entries of samples that are turned at a time, so that a cache holds what is written
 TOGETHER = 8  # rows of a product, so that no sum waits for itself
 SINGLE = types.float32
 _njit: Any = partial(njit, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
@@ -96,10 +97,12 @@ def load(rows, first, block):
     Lanes beyond the last sample repeat it; rows of the block beyond the last entry stay.
     """
     last = len(rows) - 1
-    for lane in range(block.shape[1]):
-        row = rows[min(first + lane, last)]
-        for i in range(len(row)):
-            block[i, lane] = row[i]
+    for begin in range(0, rows.shape[1], TILE):
+        part = block[begin : begin + TILE]
+        for lane in range(block.shape[1]):
+            row = rows[min(first + lane, last)][begin : begin + TILE]
+            for i in range(len(row)):
+                part[i, lane] = row[i]
 
 
 @inner

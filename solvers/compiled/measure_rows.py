@@ -67,14 +67,16 @@ def of_simplex(y, u, lam, slack, z):
         for i in range(outputs):
             for lane in range(LANES):
                 off[lane] = max(off[lane], abs(state[i, lane] - pre[i, lane] * total[lane]))
-        for lane in range(min(LANES, samples - first)):
+        count = min(LANES, samples - first)
+        for lane in range(count):
             objective += lam * energy[lane]
             residual = max(residual, off[lane] / most[lane])
             if not abs(mass[lane] - 1) <= slack or lowest[lane] < 0:
                 objective = np.inf
-            for i in range(outputs):
-                if y[first + lane, i] > 0:
-                    objective -= y[first + lane, i] * np.log(max(state[i, lane], 0.0))
+        for i in range(outputs):
+            for lane in range(count):
+                if a[i, lane] > 0:
+                    objective -= lam * a[i, lane] * np.log(max(state[i, lane], 0.0))
     return objective, residual
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .lanes import LANES, compiled, inner, load
+from .lanes import LANES, TILE, compiled, inner, load
 
 _STEPS = 50  # ten suffice
 _ROUGH = np.float32(3.5e-4)  # the root of rounding in float32: one step in float64 is left
@@ -138,8 +138,12 @@ def simplex_rows(y, u, lam, settled, z):
         most = max(most, steps)
         for lane in range(LANES):
             w[_TOTAL + lane] = 1 / w[_TOTAL + lane]
-        for lane in range(min(LANES, samples - first)):
-            for i in range(outputs):
-                state = states[i, lane] * w[_TOTAL + lane]
-                z[first + lane, i] = max(state, smallest) if y[first + lane, i] > 0 else state
+        for begin in range(0, outputs, TILE):
+            part = states[begin : begin + TILE]
+            for lane in range(min(LANES, samples - first)):
+                row = z[first + lane][begin : begin + TILE]
+                labels = y[first + lane][begin : begin + TILE]
+                for i in range(len(row)):
+                    state = part[i, lane] * w[_TOTAL + lane]
+                    row[i] = max(state, smallest) if labels[i] > 0 else state
     return most
