@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import pyplot
+from liftednet.validation import require_positive
 
 from .bounds.intervals import Bent, Largest, steepest
 from .bounds.reading import (
@@ -233,6 +234,7 @@ def certify(
         >>> certify(model).increasing
         (0,)
     """
+    require_positive("seconds", seconds)
     subject = subject_of(model, example)
     inputs = sum(math.prod(x.shape[1:]) for x in subject.example)
     ends = None if box is None else require_box(box, inputs)

@@ -162,7 +162,8 @@ def _glmnet(
     from glmnet import ElasticNet, LogitNet
 
     kind, alpha, factor = (LogitNet, 0.0, 2.0) if y.ndim == 1 else (ElasticNet, 1.0, 1.0)
-    path = factor * rho / len(x) * np.geomspace(100, 1, 5)
+    first, steps = (1_000, 10) if y.ndim == 1 else (100, 5)  # from nearer its Newton steps diverge
+    path = factor * rho / len(x) * np.geomspace(first, 1, steps)
     options = {"standardize": False, "n_splits": 0, "tol": tolerance**2, "max_iter": 100_000}
 
     def run() -> Weights:

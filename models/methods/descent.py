@@ -13,6 +13,7 @@ from liftednet.errors import DeclarationError, SolverError
 from liftednet.layers.expression import SAMPLE_WEIGHTS, Parameter
 from liftednet.network import State
 from liftednet.problems import StatesOverTime
+from liftednet.problems.fit import Fit, Measure
 from liftednet.solution import Solution, Status
 from liftednet.solvers import Solver, choose, get_solver
 from liftednet.solvers.base import default_tolerance
@@ -149,6 +150,12 @@ class Solvers:
         solution = solver.solve(problem, value, cache).require_usable()
         return retry_in_torch(problem, solution) if wanted == "auto" else solution
 
+    def measured(self, problem: Fit[Any], value: Any) -> Measure:
+        """Return what `measure` of a block does, as soon as who solves it can."""
+        if processes.size() > 1:  # of which each solves for its own samples
+            return problem.measure(value)
+        return choose(problem, self._wanted(problem, self.tolerance)).measured(problem, value)
+
     def _wanted(self, problem: Any, goal: float) -> AnySolver:
         """Return who solves a problem, iterative fits to a tenth of the descent's tolerance."""
         over_time = isinstance(problem, StatesOverTime)
@@ -180,7 +187,7 @@ def _update(
         SolverError: the solution is not finite, or a rise is more than rounding.
     """
     problem, value = blocks.fit(block), blocks.values[block]
-    before = problem.measure(value)
+    before = solvers.measured(problem, value)
     alone = len(blocks.sweep()) == 1
     solution = _solved(block, problem, value, solvers, 0.0 if alone else before.residual)
     rise = solution.objective - before.objective

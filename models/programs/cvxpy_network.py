@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -24,6 +25,18 @@ from .lines import ranges
 
 CONVEX = ("affine", "convex", "concave")
 _RAISED = 100  # steps that bring the ends of units closer
+
+
+def _tied(*given: Any, **options: Any) -> Any:
+    """Return a variable that constraints of a network tie to its inputs."""
+    variable: Any = cp.Variable(*given, **options)
+    variable.of_network = True
+    return variable
+
+
+def is_tied(variable: Any) -> bool:
+    """Say whether a variable is an output, a state or another part of a network."""
+    return hasattr(variable, "of_network")
 
 
 class Relaxation:
@@ -79,7 +92,7 @@ class Relaxation:
 
     def _block(self, block: Block, u: cp.Expression, low: Array, high: Array) -> Any:
         each = [np.flatnonzero(block.which == number) for number in range(len(block.curves))]
-        v = cp.Variable(len(block), bounds=list(block.mapped(low, high, function="values")))
+        v = _tied(len(block), bounds=list(block.mapped(low, high, function="values")))
         for curve, own in zip(block.curves, each, strict=True):
             curve.pieces(float(low[own].min()), float(high[own].max()))  # refuses some
             straight = curve.of(low[own], high[own], function="linear_between")
@@ -115,7 +128,7 @@ class Relaxation:
         slopes = (value - curve.of(start)) / before, (curve.of(end) - value) / after
         count, begin = len(unit), slopes[0][first]
         self.whole += count
-        d, s = cp.Variable(count, bounds=[0, after]), cp.Variable(count, boolean=True)
+        d, s = _tied(count, bounds=[0, after]), _tied(count, boolean=True)
         shape, each, later = (len(which), count), np.arange(count), np.flatnonzero(~first)
         sums = sparse.csr_array((np.ones(count), (unit, each)), shape=shape)
         turns = sparse.csr_array((slopes[1] - begin[unit], (unit, each)), shape=shape)
@@ -161,6 +174,12 @@ class Graph:
         ends = ranges(self.composition, self.box, steps=_RAISED, seconds=self.seconds)
         self.spent = time.perf_counter() - started
         return Relaxation(self.composition, self.x, self.y, self.box, ends)
+
+    @property
+    def outside(self) -> float:
+        """How far x is outside the box."""
+        x = np.asarray(self.x.value, dtype=float)
+        return float(np.max([self.box[0] - x, x - self.box[1]]))
 
     def pass_forward(self) -> None:
         """Give the variables the values that they have at x."""
@@ -331,7 +350,10 @@ def to_cvxpy(
         >>> price.kind, price.output.curvature
         ('convex', 'CONVEX')
     """
-    x = cp.Expression.cast_to_const(x)
+    with suppress(TypeError, ValueError):
+        x = cp.Expression.cast_to_const(x)
+    if not isinstance(x, cp.Expression):
+        raise DeclarationError(f"x must be a cp.Variable or an expression of some, got {x!r}.")
     if x.ndim not in (1, 2) or not x.is_affine():
         raise DeclarationError(
             "x must be affine in variables, of shape (inputs,) or (samples, inputs); got shape "
@@ -353,7 +375,7 @@ def to_cvxpy(
     graphs = []
     for row in rows:
         ends = require_box(_box_of(row) if box is None else box, x.shape[-1])
-        y = cp.Variable(len(composition.output.offset))
+        y = _tied(len(composition.output.offset))
         graphs.append(Graph(row, y, composition, ends, seconds / len(rows)))
     together = graphs[0].y if x.ndim == 1 else cp.vstack([graph.y for graph in graphs])
     return CvxpyNetwork(x, together, composition, graphs)

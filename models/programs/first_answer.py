@@ -9,9 +9,10 @@ constraints are broken by counts as a cost.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -33,6 +34,8 @@ _STEPS = 20
 _FIRST, _LAST = 0.3, 1e-3  # of the width of the region, the length of steps
 _CORNERS = 3  # times that the corner along the gradient is tried
 _TINY = 1e-300
+_LEAST = -1e300
+_ROUNDED = 1e-9  # by which ends may cross that meet in exact numbers
 _FARTHEST = 10.0  # along a ray that does not end
 _PRICE = 10.0  # of a broken constraint, in spreads of the objective over its own spread
 
@@ -176,11 +179,17 @@ def region_of(graphs: Sequence[Graph], variables: Sequence[Any], sides: Sequence
     kept = matrix.any(1)
     if (lows[~kept] > 0).any() or (highs[~kept] < 0).any():
         raise SolverError(INFEASIBLE)
+    first = matrix[np.arange(len(matrix)), (matrix != 0).argmax(1)]
+    turned = first < 0  # a row and its negative are one
+    matrix = np.where(turned[:, None], -matrix, matrix)
+    lows, highs = np.where(turned, -highs, lows), np.where(turned, -lows, highs)
     distinct, which = np.unique(matrix[kept], axis=0, return_inverse=True)
     both = np.full((2, len(distinct)), -np.inf)
     np.maximum.at(both[0], which.ravel(), lows[kept])
     np.maximum.at(both[1], which.ravel(), -highs[kept])
     lows, highs = both[0], -both[1]
+    crossed = (lows > highs) & (lows - highs <= _ROUNDED * (1 + np.abs(lows)))
+    lows = np.where(crossed, highs, lows)
     found = Region(distinct, lows, highs, np.zeros(matrix.shape[1]), False)
     ends = found.ends
     if ((distinct != 0).sum(1) == 1).all() and np.isfinite(ends).all():
@@ -212,6 +221,7 @@ class Search:
         variables: of the problem that are not outputs.
         objective: to be minimized, convex.
         constraints: convex, of CVXPY.
+        anchor: v of the best answer; None as long as there is none.
     """
 
     graphs: Sequence[Graph]
@@ -226,7 +236,7 @@ class Search:
         self.entries = sum(x.size for x in self.variables)
         self.seen = [*self.variables, *(graph.y for graph in self.graphs)]
         known = {x.id for x in self.variables}
-        domains = [x for one in (self.objective, *self.constraints) for x in _domain(one)]
+        domains = domains_of([self.objective, *self.constraints])
         own = [x for variable in self.variables for x in variable.domain]
         sides = [x for one in (*self.constraints, *domains, *own) for x in sides_of(one)]
         linear = [x.is_affine() and {y.id for y in x.variables()} <= known for x in sides]
@@ -236,7 +246,7 @@ class Search:
         self.on_outputs = [x for x in others if not {y.id for y in x.variables()} <= known]
         self.functions = Functions([self.objective, *others], self.seen)
         self.free = not others
-        self.prices = 1.0
+        self.prices, self.anchor = 1.0, cast(Array | None, None)
 
     def seen_at(self, v: Array) -> Array:
         """Return v (points, entries) and all outputs there, side by side."""
@@ -263,6 +273,8 @@ class Search:
     def _merits(self, points: Array) -> tuple[Array, Array]:
         """Return values and derivatives in v and outputs."""
         values, slopes = self.functions.at(points)
+        if not self.functions.affine:
+            slopes = np.nan_to_num(slopes)  # what is broken leads back to where all have a value
         if self.free:
             value, total = values[:, 0], slopes[:, 0]
         else:
@@ -274,9 +286,7 @@ class Search:
             push = self.prices * (values[:, 1:] > 0)
             total = slopes[:, 0] + (push[:, None] @ slopes[:, 1:])[:, 0]
             value = values[:, 0] + self.prices * broken
-        if self.functions.affine:
-            return value, total
-        return np.where(np.isfinite(value), value, np.inf), np.nan_to_num(total)
+        return np.where(np.isfinite(value), value, np.inf), total
 
     def best(self, given: Sequence[Array], generator: np.random.Generator) -> Array:
         """Return the ends of steps from the best of points that are given or drawn, best first."""
@@ -286,6 +296,12 @@ class Search:
         kept = _KEPT if quick else _KEPT_ONE_BY_ONE
         return self.region.descended(v[np.argsort(self.values(v))[:kept]], self.both)
 
+    def _known(self, points: Array) -> tuple[Array, Array, Array]:
+        """Return values and derivatives, next to none where there are none, and say where."""
+        values, slopes = self.functions.at(points)
+        lost = ~np.isfinite(values + slopes.sum(2))
+        return np.where(lost, _LEAST, values), np.where(lost[..., None], 0.0, slopes), lost
+
     def tangents(self, low: Array, high: Array) -> tuple[Sums, Array]:
         """Return tangents at the centers of boxes, (boxes, entries), as sums of inputs and units.
 
@@ -294,17 +310,24 @@ class Search:
         affine, entries = self.functions.affine, low.shape[1]
         centers = (low + high)[:1] / 2 if affine else (low + high) / 2
         points = self.seen_at(centers)
-        values, slopes = self.functions.at(points)
+        values, slopes, lost = self._known(points)
         curved = np.zeros((1, entries))
         if not affine:  # half of what a tangent is off by at a corner, as far as v alone goes
-            apart = np.nan_to_num(self.functions.at(self.seen_at(high))[1] - slopes).sum(1)
+            apart = (self._known(self.seen_at(high))[1] - slopes).sum(1)
             own, push = apart[:, :entries], apart[:, entries:]
             curved = np.abs(own + self.network.gradient(centers, push)) / 2
-        lost = ~np.isfinite(values + slopes.sum(2))
-        values = np.where(lost, -np.inf, values)
-        slopes = np.where(lost[..., None], 0.0, slopes)
         constants = values - (slopes @ points[..., None])[..., 0]
-        constants = np.where(lost, -1e300, constants)
+        if self.anchor is not None and self.functions.bordered:
+            # A tangent anywhere is below all of a convex function, and what is better than at the
+            # anchor lies where that of the objective falls from there.
+            there = self.seen_at(self.anchor[None])
+            value, slope, _ = self._known(there)
+            constant = value - slope @ there[0]
+            constants = np.where(lost, constant, constants)
+            slopes = np.where(lost[..., None], slope, slopes)
+            many = len(points), 1
+            constants = np.append(constants, np.tile(constant[:, :1] - value[:, :1], many), 1)
+            slopes = np.append(slopes, np.tile(slope[:, :1], (*many, 1)), 1)
         output, costs = self.network.output, slopes[..., entries:]
         parts = {k: costs @ part.T for k, part in output.parts.items()}
         constants = constants + costs @ output.offset
@@ -312,10 +335,10 @@ class Search:
         return Sums(constants, slopes[..., :entries], parts, size), curved
 
 
-def _domain(one: Any) -> list[Any]:
-    """Return where an expression, or those of a constraint, are finite."""
-    expressions = [one] if isinstance(one, cp.Expression) else one.args
-    return [x for each in expressions for x in each.domain]
+def domains_of(each: Sequence[Any]) -> list[Any]:
+    """Return where atoms of expressions, and of constraints, are what they are said to be."""
+    own = [x for one in each if isinstance(one, cp.atoms.atom.Atom) for x in one._domain()]
+    return own + [x for one in each if one.args for x in domains_of(one.args)]
 
 
 def values_of(variables: Sequence[Any]) -> Array:
@@ -337,7 +360,10 @@ def linear_in(expression: Any, variables: Sequence[Any], at: Array) -> tuple[Arr
     Where it has none, outside the domain of an atom, they are not numbers.
     """
     assign(variables, at)
-    slopes, size = expression.grad, max(expression.size, 1)
+    slopes: dict[Any, Any] = dict.fromkeys(variables)
+    size = max(expression.size, 1)
+    with suppress(TypeError), np.errstate(all="ignore"):  # of an atom in one that has none
+        slopes = expression.grad
     parts = [
         slopes[x].toarray().T
         if sparse.issparse(slopes.get(x))
@@ -345,7 +371,8 @@ def linear_in(expression: Any, variables: Sequence[Any], at: Array) -> tuple[Arr
         for x in variables
     ]
     matrix = np.concatenate(parts, axis=1) if parts else np.zeros((size, 0))
-    return np.asarray(expression.value, dtype=float).flatten(order="F"), matrix
+    with np.errstate(all="ignore"):
+        return np.asarray(expression.value, dtype=float).flatten(order="F"), matrix
 
 
 def affine_in(expression: Any, variables: Sequence[Any]) -> tuple[Array, Array]:
@@ -405,10 +432,11 @@ def _node_of(expression: Any, variables: Sequence[Any]) -> Node | None:
     return None
 
 
-def _widens(one: Any) -> bool:
-    """Say whether there is a maximum or minimum of arguments of other shapes than its own."""
+def _widens(one: Any, least: int) -> bool:
+    """Say whether a maximum or minimum has arguments of another shape, of so many entries."""
     several = type(one).__name__ in ("maximum", "minimum")
-    return (several and any(x.shape != one.shape for x in one.args)) or any(map(_widens, one.args))
+    own = several and any(x.shape != one.shape and x.size >= least for x in one.args)
+    return own or any(_widens(x, least) for x in one.args)
 
 
 class Functions:
@@ -428,8 +456,13 @@ class Functions:
             affine_in(x, variables) if x.is_affine() else _node_of(x, variables)
             for x in self.expressions
         ]
+        sides = [
+            [x for one in domains_of([each]) for x in sides_of(one)] for each in self.expressions
+        ]
+        self.domains = [Functions(each, variables) if each else None for each in sides]
+        self.bordered = any(sides)
         for one, known in zip(self.expressions, self.known, strict=True):
-            if known is None and _widens(one):  # of which CVXPY's derivatives are wrong
+            if _widens(one, 1 if known is None else 2):  # CVXPY's derivatives are then wrong
                 raise DeclarationError(
                     f"{one} takes the largest or smallest of values of several shapes within "
                     "other functions: give all the same shape, as by cp.multiply(y, np.ones(3))."
@@ -460,6 +493,10 @@ class Functions:
                 each = [torch.autograd.grad(x.sum(), at, retain_graph=True)[0] for x in value.T]
                 values.append(value.detach().numpy())
                 slopes.append(torch.stack(each, 1).numpy())
+        for value, slope, domain in zip(values, slopes, self.domains, strict=True):
+            if domain is not None:
+                beyond = ~(domain.at(points)[0] <= 0).all(1)  # where torch may have a number
+                value[beyond], slope[beyond] = np.nan, np.nan
         if len(values) == 1:
             return values[0], slopes[0]
         return np.concatenate(values, 1), np.concatenate(slopes, 1)

@@ -28,6 +28,7 @@ from .splits import Tree
 
 _RAISED = 100  # steps that bring ranges closer
 _RANGE = 1e-6  # of what an output spans, that its ends are proven to
+_ALIKE = 1e-10  # of an output's size: as near as bounds come for rounding
 _FIRST_RADIUS, _DOUBLINGS, _HALVINGS = 1e-3, 24, 12  # of the search for another answer
 _ATTACKS = 7  # points from which it begins, beside x
 _RAISED_IN_BALL = 20  # steps that bring the ends of units closer
@@ -218,11 +219,10 @@ def exact_range(
         output, side = divmod(number, 2)
         left = (seconds - (time.perf_counter() - started)) / (count - number)
         sense = cp.Maximize if side else cp.Minimize
-        if left > 0:
-            gap = _RANGE * (high - low)[output] / max(abs(low[output]), abs(high[output]), 1e-300)
-            found = optimize(
-                stated, sense(stated.output[output]), gap=max(gap, _RANGE**2), seconds=left
-            )
+        width, size = (high - low)[output], max(abs(low[output]), abs(high[output]))
+        if left > 0 and width > _ALIKE * size:
+            gap = max(_RANGE * width / size, _ALIKE)
+            found = optimize(stated, sense(stated.output[output]), gap=gap, seconds=left)
             if side:
                 ends[1][output] = min(high[output], found.bound)
             else:

@@ -22,8 +22,8 @@ from liftednet.lazy import cvxpy as cp
 from liftednet.validation import finite_numbers, require_positive
 
 from ..bounds.curves import Array
-from .cvxpy_network import CvxpyNetwork, require_stated
-from .first_answer import INFEASIBLE, Search, affine_in, values_of
+from .cvxpy_network import CvxpyNetwork, is_tied, require_stated
+from .first_answer import INFEASIBLE, Search, affine_in, domains_of, values_of
 from .halving import Boxes, halved, lined
 from .lines import Sums, Way, between, corner, lines_of, ranges
 from .splits import Tree
@@ -38,6 +38,7 @@ _RAISED = 20  # steps that bring the ends of units closer
 _AT_ONCE = 256  # boxes that are halved together, at least
 _BOXES = 300_000  # that are kept, some hundred megabytes
 _SMALL = 1e-9  # an error that counts as none
+_OUTSIDE = 1e-9  # of the box, that rounding of affine inputs may bring
 _WIDER = 1e-6  # of ends that a solver has found, relative
 _FEASIBLE = 1e-9  # violation of rows, for HiGHS
 _DUAL = 1e-6  # of the objective's range, that its bound may be off
@@ -132,8 +133,9 @@ def optimize(
     Raises:
         DataError: gap or seconds is not positive, a parameter has no value, or x0 has another shape
             or lies outside the box.
-        DeclarationError: the problem is not convex to CVXPY but for the network, or has variables
-            that are whole numbers, or symmetric, sparse and the like by themselves.
+        DeclarationError: the problem is not convex to CVXPY but for the network, has an output of
+            another network in it, or variables that are whole numbers, or symmetric, sparse and the
+            like by themselves.
         SolverError: no x meets the constraints, or there is no best one.
 
     Example:
@@ -161,7 +163,7 @@ def optimize(
             f"shape {objective.expr.shape}."
         )
     given = listed(constraints)
-    _require_choice((network.x, objective, *given), network.x)
+    _require_choice((network.x, objective, *given), network)
     if not cp.Problem(objective, given).is_dcp():
         advice = "" if network.graphs else ": to maximize a convex network, mixed_integer=True"
         raise DeclarationError(
@@ -193,9 +195,9 @@ def listed(constraints: Any) -> list[cp.Constraint]:
     return given
 
 
-def _require_choice(every: Sequence[Any], x: Any) -> None:
+def _require_choice(every: Sequence[Any], network: CvxpyNetwork) -> None:
     """Raise an error unless x can be chosen, and all else that a problem consists of is known."""
-    if not x.variables():
+    if not network.x.variables():
         raise DeclarationError(
             "the network's x is constant, so that there is nothing to choose: state it by "
             "to_cvxpy(network, cp.Variable(inputs), ...)."
@@ -203,7 +205,22 @@ def _require_choice(every: Sequence[Any], x: Any) -> None:
     for parameter in (one for each in every for one in each.parameters()):
         if parameter.value is None:
             raise DataError(f"parameter {parameter.name()} has no value: give it one before.")
+    own = {graph.y.id for graph in network.graphs}
     for variable in (one for each in every for one in each.variables()):
+        if is_tied(variable) and variable.id not in own:
+            raise DeclarationError(
+                "the problem has an output of another network in it, or a state, which optimize "
+                "would take for a free number: it knows the outputs of the network that it is "
+                "given. State two networks as one whose outputs are those of both, as by a module "
+                "that returns torch.cat([first(x), second(x)], -1), and leave network.constraints "
+                "out."
+            )
+        if variable.attributes["boolean"] or variable.attributes["integer"]:
+            raise DeclarationError(
+                "optimize takes no variables that are whole numbers; of networks linear in pieces "
+                "cp.Problem(objective, [*network.constraints, *constraints]).solve("
+                'solver="HIGHS") does.'
+            )
         for name in _SHAPES:
             if variable.attributes.get(name):
                 raise DeclarationError(
@@ -280,8 +297,7 @@ class _InUnits:
         self.x, self.known = cast(Any, x), False
         self.rows, self.sources = rows, rows
         self.place: Any = x
-        whole = isinstance(x, cp.Variable) and (x.attributes["boolean"] or x.attributes["integer"])
-        if not isinstance(x, cp.Variable) or whole:
+        if not isinstance(x, cp.Variable):
             self.least = least
             return
         own, sides = x.get_bounds(), network.box or (-np.inf, np.inf)
@@ -368,14 +384,9 @@ class _Proof:
         user = [x for one in (self.least, *self.constraints) for x in one.variables()]
         every = {x.id: x for x in (*self.network.x.variables(), *user) if x.id not in outputs}
         self.variables = list(every.values())
-        if any(x.attributes["boolean"] or x.attributes["integer"] for x in self.variables):
-            raise DeclarationError(
-                "optimize takes no variables that are whole numbers; of networks linear in pieces "
-                "cp.Problem(objective, [*network.constraints, *constraints]).solve("
-                'solver="HIGHS") does.'
-            )
         with _bar(progress, self.sign) as told:
             self.search = Search(self.graphs, self.variables, self.least, self.constraints)
+            self.domains = domains_of([self.least, *self.constraints])
             self.first(x0)
             self.bound = max(self.bound, self.by_ranges())
             first = (self.sign * self.value, self.elapsed)
@@ -412,7 +423,8 @@ class _Proof:
         return float(between(offset, {0: matrix.T}, [(low, high)])[0][0])
 
     def is_proven(self) -> bool:
-        return _gap(self.value, self.bound) <= self.gap or self.value - self.bound <= self.tiny
+        apart = abs(self.value - self.bound)
+        return _gap(self.value, self.bound) <= self.gap or apart <= self.tiny
 
     @property
     def tiny(self) -> float:
@@ -457,11 +469,15 @@ class _Proof:
         """Keep the variables as they stand, with the network's outputs, where none were better."""
         for graph in self.graphs:
             graph.pass_forward()
-        value = float(self.least.value)
-        if not value < self.value or not all(map(_holds, self.constraints)):
+        if any(np.max(one.violation()) > 0 for one in self.domains):  # atoms have values beyond
+            return False
+        value: float = float(self.least.value)
+        apart = max(x.outside for x in self.graphs)
+        if not value < self.value or apart > _OUTSIDE or not all(map(_holds, self.constraints)):
             return False
         self.value = value
         self.best = [(x, np.copy(x.value)) for x in self.variables]
+        self.search.anchor = values_of(self.variables)
         return True
 
     def recall(self) -> None:
@@ -579,7 +595,8 @@ class _Proof:
         for entry in lost:
             for target, sign in ((low, 1.0), (high, -1.0)):
                 problem = cp.Problem(cp.Minimize(sign * flat[int(entry)]), rows)
-                problem.solve(solver=cp.CLARABEL)
+                with suppress(cp.SolverError):
+                    problem.solve(solver=cp.CLARABEL)
                 if problem.status not in _ANSWERED:
                     raise SolverError(
                         "the objective has no best value, or a variable beside x may have any: "

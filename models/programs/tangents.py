@@ -118,12 +118,13 @@ class Local:
         value = self.problem.value
         if value is None or not math.isfinite(float(np.asarray(value))):
             return None
-        return values_of(self.search.variables)
+        return self.search.region.inside(values_of(self.search.variables)[None])[0]
 
     def merit(self, v: Array) -> float:
         """Return the objective and the price of broken constraints, with the network as it is."""
         self.search.assign(v)
-        value = float(np.asarray(self.search.objective.value))
+        with np.errstate(all="ignore"):  # beyond an atom's domain
+            value = float(np.asarray(self.search.objective.value))
         sides = self.search.on_outputs
         broken = sum(float(np.maximum(x.value, 0).sum()) for x in sides)
         return value + float(self.price.value) * broken

@@ -168,6 +168,51 @@ def test_a_point_to_begin_from_is_one_of_x_whatever_x_is_made_of(x, other) -> No
         assert best.first[0] == pytest.approx(first, abs=1e-6)
 
 
+BORDERED: dict[str, tuple[Any, Any]] = {
+    "inv_pos": (lambda y: cp.inv_pos(y[0]), lambda y, z: 1 / y),
+    "quad_over_lin": (lambda y: cp.quad_over_lin(y[1] - 1, y[0]), lambda y, z: (z - 1) ** 2 / y),
+    "sqrt": (lambda y: -cp.sqrt(y[0]) - y[1], lambda y, z: -np.sqrt(y) - z),
+    "log": (lambda y: -cp.log(y[0]) - y[1], lambda y, z: -np.log(y) - z),
+    "kl_div": (lambda y: cp.kl_div(y[0], 0.2) + y[1], lambda y, z: y * np.log(5 * y) - y + 0.2 + z),
+}
+
+
+@pytest.mark.parametrize(("aim", "of"), BORDERED.values(), ids=BORDERED)
+def test_what_has_values_on_one_side_alone_is_proven_there(aim, of) -> None:
+    """Outputs change their signs; an atom may still have a value where it is not convex."""
+    network = drawn(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 2), seed=3)
+    _, found = stated(network, 2)
+    best = optimize(found, cp.Minimize(aim(found.output)))
+    y, z = values(network, grid(-1, 1, 401)).T
+    least = of(*np.where(y > 0, (y, z), np.nan))
+    assert (y < 0).any() and best.proven
+    assert best.bound <= np.nanmin(least) and best.value == pytest.approx(
+        np.nanmin(least), abs=1e-3
+    )
+
+
+def test_equal_sides_leave_a_region_to_search() -> None:
+    """And what is given to begin from is kept."""
+    network = chain(10, 20, 1, seed=1)
+    x, found = stated(network, 10)
+    aim, limits = cp.Maximize(found.output[0]), [x[0] == x[1], cp.sum(x) == 0.3]
+    wanted = by_highs(aim, found, *limits)
+    start: Any = np.clip(np.array(x.value), -1, 1)
+    assert optimize(found, aim, limits, seconds=10).value == pytest.approx(wanted, rel=1e-3)
+    assert optimize(found, aim, limits, start).first[0] >= wanted - 1e-4 * abs(wanted)
+
+
+def test_answers_lie_in_the_box_whatever_solvers_leave() -> None:
+    network = chain(2, 8, 2, seed=5)
+    with torch.no_grad():
+        network[-1].weight *= 1e6
+        network[-1].bias *= 1e6
+    _, found = stated(network, 2)
+    target = values(network, np.zeros(2))[0] + np.array([3e6, -5e6])
+    best = optimize(found, cp.Minimize(cp.sum_squares(found.output - target)))
+    assert np.abs(best.x).max() <= 1 + 1e-9
+
+
 def test_a_limit_of_time_leaves_a_bound() -> None:
     network = chain(10, 40, 40, 1)
     _, found = stated(network, 10, seconds=0.2)
@@ -186,6 +231,9 @@ def test_what_cannot_be_solved_is_refused() -> None:
     (_, line), constant = stated(nn.Linear(2, 1), 2), to_cvxpy(network, np.zeros(2), box=(-1, 1))
     steep, lowest = cp.Maximize(p * x[0] + y), cp.Minimize(line.output[0])
     given = to_cvxpy(network, cp.hstack([p, x[1]]), box=(-1, 1))
+    other = to_cvxpy(chain(2, 3, 1), x, box=(-1, 1)).output[0]
+    whole = to_cvxpy(nn.Linear(2, 1), cp.Variable(2, integer=True), box=(-1, 1))
+    column, row = cp.reshape(x, (2, 1), order="F"), cp.reshape(x, (1, 2), order="F")
     refused: list[tuple[Any, Any, Any, Any, str]] = [
         (found, steep, [], DataError, "param.* no value"),
         (found, best, [x[0] <= p], DataError, "param.* no value"),
@@ -197,6 +245,11 @@ def test_what_cannot_be_solved_is_refused() -> None:
         (found, best, None, DeclarationError, "must be a list.* got None"),
         (line, lowest, [True], DeclarationError, r"must be a list.* got \[True\]"),
         (found, best, [cp.sum(x) >= 3], SolverError, "no input meets"),
+        (found, best, [other <= 1], DeclarationError, "of another network"),
+        (line, cp.Minimize(line.output[0] + other), [], DeclarationError, "of another network"),
+        (found, cp.Maximize(y + found.states[0][0]), [], DeclarationError, "of another network"),
+        (whole, cp.Minimize(whole.output[0]), [], DeclarationError, "whole numbers"),
+        (found, best, [cp.sum(cp.maximum(column, row)) <= 1], DeclarationError, "several shapes"),
         (found, cp.Maximize(y + free), [], SolverError, "no best value"),
         (found, cp.Maximize(cp.square(y)), [], DeclarationError, "not convex"),
         (found, cp.Maximize(found.output), [], DeclarationError, "one number"),
