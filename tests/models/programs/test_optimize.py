@@ -210,7 +210,7 @@ def test_answers_lie_in_the_box_whatever_solvers_leave() -> None:
     _, found = stated(network, 2)
     target = values(network, np.zeros(2))[0] + np.array([3e6, -5e6])
     best = optimize(found, cp.Minimize(cp.sum_squares(found.output - target)))
-    assert np.abs(best.x).max() <= 1 + 1e-9
+    assert best.x is not None and np.abs(best.x).max() <= 1 + 1e-9
 
 
 def test_a_limit_of_time_leaves_a_bound() -> None:
