@@ -473,7 +473,7 @@ def hold(
         counts = numbers(model.network, data)
         asked = HeldRates(rows.trained(rates), *counts, errors=model.errors_aside)
         found = _counted(held, asked, blocks)
-        if found.excess > 0 and not model.interrupted:
+        if not (found.is_done or model.interrupted):
             _go_on(model, AugmentedLagrangian(blocks, term, asked, brief), progress, on_step)
             ahead = model._blocks_at(fitted.structure, data, model._known.weights)
             wider = _counted(held, asked, ahead)

@@ -16,7 +16,7 @@ are as likely within the limits; what is judged is the count, on the limits that
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,6 +43,8 @@ _WITHIN, _GAIN = 2, 1e-3  # failures within the limits, and of a guess's loss wh
 _PULL, _LITTLE = 1.0, 1e-3
 _RIDGE = 1e-6  # of a feature's sum of squares, where rows are told apart
 _ALLOWED = 3.0  # deviations of a score by each of few directions, of their prior
+_LOST, _NEARLY = 0.5, 0.75  # of what labels tell beyond a constant: other ways follow
+_POOR = 2.0  # times the loss of a guess, beyond which SLSQP has lost its way
 _FARTHER = 3.0  # times as strong a pull after a failure
 _NEAR, _NEARER = 0.2, 0.8  # width of the surrogate over the spread of scores, less after a failure
 _WIDTHS = (1.0, 0.5, 0.25, 0.125)  # likewise, of what rounds begin with
@@ -110,6 +112,8 @@ class HeldRates:
         classes: two or more.
         temperature: of the surrogate of decisions; of probabilities it is 1.
         errors: by how many standard errors the aim is tighter than what is asked.
+        ends_of_wrong: the share of wrong decisions of a free fit, and of a constant; None as long
+            as there is no fit.
     """
 
     constraints: tuple[RateConstraint, ...]
@@ -117,6 +121,7 @@ class HeldRates:
     classes: int
     temperature: float = _WIDE
     errors: float = 1.0
+    ends_of_wrong: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         """Keep the limits."""
@@ -148,9 +153,30 @@ class HeldRates:
             found = np.where(self._soft, self.limits.matrix @ _flat(chances(u)), found)
         return found
 
-    def wrong(self, u: Tensor) -> float:
-        """Return the share of decisions that are not the label."""
-        return float((decided(u).argmax(1) != self.labels).mean())
+    def labeled(self, weights: Tensor | None) -> Array:
+        """Return the share of every label, (classes,), by the weights of rows where there are."""
+        counts = np.bincount(self.labels, _array(weights), self.classes)
+        return counts / counts.sum()
+
+    def wrong(self, u: Tensor, weights: Tensor | None) -> float:
+        """Return the share of decisions that are not the label, likewise."""
+        return float(np.average(decided(u).argmax(1) != self.labels, weights=_array(weights)))
+
+    def rank(self, u: Tensor, weights: Tensor | None) -> tuple[float, ...]:
+        """Return what is less where scores are better.
+
+        By how much they miss what was asked; how many more decisions are wrong than may be; by how
+        much they miss the aim; how many are wrong.
+        """
+        rates, wrong = self.counted(u), self.wrong(u, weights)
+        lower, upper = self.limits.lower, self.limits.upper
+        missed = float(np.maximum(lower - rates, rates - upper).max(initial=0.0))
+        return missed, max(wrong - self.lost(_NEARLY), 0.0), self.excess(rates), wrong
+
+    def lost(self, share: float) -> float:
+        """Return the share of wrong decisions where so much of what the labels tell is lost."""
+        free, constant = self.ends_of_wrong or (math.inf, math.inf)
+        return free + share * max(constant - free, 0.0) if math.isfinite(free) else free
 
     def split(self, prices: Tensor) -> tuple[Tensor, ...]:
         """Return prices (limits,) for each constraint."""
@@ -217,6 +243,10 @@ def _spread(u: Tensor) -> float:
     return float(between.std().clamp(min=torch.finfo(u.dtype).tiny))
 
 
+def _array(weights: Tensor | None) -> Array | None:
+    return None if weights is None else weights.double().cpu().numpy()
+
+
 def _flat(p: Tensor) -> Array:
     return p.cpu().numpy().reshape(-1)
 
@@ -249,8 +279,10 @@ class CountedFit:
         value: weights.
         prices: of the constraints on scores, and (limits,) of those on rates.
         objective: of the fit, without its pull.
-        residual: of the convex problem that the weights lead to; 0 where none was needed.
+        residual: of the convex problem that the weights lead to; 0 where none was needed, NaN where
+            SLSQP has led to them.
         solver: of it.
+        rank: `HeldRates.rank`, and the objective.
     """
 
     excess: float
@@ -259,11 +291,22 @@ class CountedFit:
     objective: float
     residual: float
     solver: str
+    rank: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
 
     @property
-    def rank(self) -> tuple[float, float]:
-        """What is less where it is better."""
-        return self.excess, self.objective
+    def missed(self) -> float:
+        """By how much they miss what was asked."""
+        return self.rank[0]
+
+    @property
+    def wrong(self) -> float:
+        """The share of decisions that are not the label."""
+        return self.rank[3]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing better is sought: the aim is met, and not by one label for nearly all."""
+        return not any(self.rank[:3])
 
 
 def counted_fit(
@@ -285,34 +328,46 @@ def counted_fit(
         start, prices = meets.value, (*meets.duals, torch.zeros(len(held.lower)))
     else:
         prices = (torch.zeros(len(held.lower)),)
-    u, objective = ConstrainedFit(fit, ()).scores(start), float(fit.measure(start).objective)
-    best = CountedFit(held.excess(held.counted(u)), start, prices, objective, 0.0, "no fit")
-    if best.excess <= 0:
-        return best
-    if isinstance(fit.penalty, SquaredFrobenius):
-        few = _FewDirections(fit, held, start)
-        scores = ConstrainedFit(few.fit, ()).scores
+    plain, weights = ConstrainedFit(fit, ()).scores, fit.design.weights
 
-        def nearer(first: Weights) -> tuple[float, float, CountedFit]:
-            excess = held.excess(held.counted(scores(first)))
-            objective = float(few.fit.measure(first).objective)
-            begun = replace(best, value=first, objective=objective, excess=excess)
-            ahead = _nearer(few.fit, held, others, begun, _LITTLE)
-            return ahead.excess, held.wrong(scores(ahead.value)), ahead
+    def judged(one: CountedFit) -> CountedFit:
+        u, objective = plain(one.value), float(fit.measure(one.value).objective)
+        return replace(one, objective=objective, rank=(*held.rank(u, weights), objective))
 
-        found = nearer(few.start)
-        constant = 1 - np.bincount(held.labels).max() / len(held.labels)
-        far = found[1] > (held.wrong(u) + constant) / 2  # half of what the labels tell is lost
-        if far and not others:
-            found = min(found, nearer(few.smooth(held)), key=lambda one: one[:2])
-        whole = few.whole(found[2].value)
-        best = replace(found[2], value=whole)
-        around = replace(fit, penalty=replace(fit.penalty, center=whole.matrix))
-    else:
-        around = fit
-    if best.excess > 0:
-        best = _nearer(around, held, others, best, _PULL)
-    return replace(best, objective=float(fit.measure(best.value).objective))
+    if held.ends_of_wrong is None:
+        constant = float(1 - held.labeled(weights).max())
+        held.ends_of_wrong = held.wrong(plain(start), weights), constant
+    excess = held.excess(held.counted(plain(start)))
+    free = best = judged(CountedFit(excess, start, prices, 0.0, 0.0, "no fit"))
+    if free.excess <= 0:
+        return free
+
+    def by_few(few: _FewDirections, begun: CountedFit) -> CountedFit:
+        found = few.nearer(held, others, begun)
+        found = judged(replace(found, value=few.whole(found.value)))
+        if few.allowed is None:
+            return judged(_nearer(fit, held, others, found, _PULL))
+        if found.excess <= 0:
+            return found
+        around = replace(fit, penalty=replace(few.penalty, center=found.value.matrix))
+        found = replace(found, objective=float(around.measure(found.value).objective))
+        return judged(_nearer(around, held, others, found, _PULL))
+
+    def ways() -> Iterator[tuple[CountedFit, float]]:  # and the loss from which others follow
+        if isinstance(fit.penalty, SquaredFrobenius):
+            wide = _FewDirections(fit, held, start, _ALLOWED)
+            yield by_few(wide, replace(free, value=wide.start)), _LOST
+            if not others and len(held.lower) <= _MOST_LIMITS:
+                yield by_few(wide, wide.smooth(held, free)), _NEARLY
+            own = _FewDirections(fit, held, start, None)
+            yield by_few(own, replace(free, value=own.start)), _NEARLY
+        yield judged(_nearer(fit, held, others, free, _PULL)), _NEARLY
+
+    for number, (found, share) in enumerate(ways()):
+        best = min(best, found, key=lambda one: one.rank) if number else found
+        if best.missed <= 0 and best.wrong <= held.lost(share):
+            break
+    return best
 
 
 class _FewDirections:
@@ -324,36 +379,60 @@ class _FewDirections:
     that of W, which is for what the labels ask, would keep C from features that tell groups.
     """
 
-    def __init__(self, fit: WeightFit, held: HeldRates, start: Weights) -> None:
+    def __init__(
+        self, fit: WeightFit, held: HeldRates, start: Weights, allowed: float | None
+    ) -> None:
+        assert isinstance(fit.penalty, SquaredFrobenius)  # asked for by `counted_fit`
+        self.allowed, self.penalty = allowed, fit.penalty
         inputs, before = fit.design.inputs.double(), start.matrix.double()
         kinds = torch.from_numpy(kinds_of(held.limits, held.classes)[1]).to(inputs.device)
         told = torch.nn.functional.one_hot(kinds).to(inputs)
         around = inputs - inputs.mean(0)
+        sizes = around.square().mean(0).sqrt()  # their units are those of the fit's pull
+        around = around / sizes.where(sizes > 0, 1.0)
         gram = around.T @ around
-        gram.diagonal().add_(_RIDGE * gram.diagonal().mean() + torch.finfo(gram.dtype).tiny)
+        gram.diagonal().add_(_RIDGE * len(around))
+        if allowed is None:
+            gram.diagonal().add_(self.penalty.rho / fit.lam / sizes.square().clamp(min=_RIDGE))
         found = torch.linalg.solve(gram, around.T @ (told - told.mean(0)))
+        found = found / sizes.where(sizes > 0, torch.inf)[:, None]
         basis, sizes, _ = torch.linalg.svd(found, full_matrices=False)
         basis = basis[:, sizes > _RIDGE * sizes[0]]
-        basis = basis / (around @ basis).std(0)
+        if allowed is not None:
+            moved = inputs @ basis
+            basis = basis / (moved - moved.mean(0)).square().mean(0).sqrt()
         self._before = start
         self._basis = basis if basis.shape[1] else basis.new_zeros(len(before), 1)  # b alone
         offset = inputs @ before + (0.0 if fit.offset is None else fit.offset)
         few = replace(fit.design, inputs=(inputs @ self._basis).to(start.matrix))
         fit = replace(fit, design=few, offset=offset.to(start.matrix))
-        self.fit = replace(fit, penalty=SquaredFrobenius(fit.lam / (2 * _ALLOWED**2)))
+        if allowed is None:
+            center = self.penalty.center
+            apart = -before if center is None else center.double() - before
+            own = replace(self.penalty, center=(self._basis.T @ apart).to(start.matrix))
+            self.fit = replace(fit, penalty=own)
+        else:
+            self.fit = replace(fit, penalty=SquaredFrobenius(fit.lam / (2 * allowed**2)))
         self.start = Weights(
             start.matrix.new_zeros(self._basis.shape[1], before.shape[1]), start.bias
         )
 
-    def smooth(self, held: HeldRates) -> Weights:
+    def nearer(
+        self, held: HeldRates, others: Sequence[Constraint], begun: CountedFit
+    ) -> CountedFit:
+        """Return C and b after rounds that begin at those that are given."""
+        u = ConstrainedFit(self.fit, ()).scores(begun.value)
+        objective = float(self.fit.measure(begun.value).objective)
+        begun = replace(begun, objective=objective, excess=held.excess(held.counted(u)))
+        return _nearer(self.fit, held, others, begun, _LITTLE)
+
+    def smooth(self, held: HeldRates, free: CountedFit) -> CountedFit:
         """Return C and b under limits on softmax(U / T), whose width T narrows, by SciPy's SLSQP.
 
         Rounds begin there, too: from far away few rows tell them the slope of a rate, and they may
         end where nearly all decisions are the same, which at times is what is right most often.
         """
         fit, start = self.fit, self.start.stacked().double()
-        if len(held.lower) > _MOST_LIMITS:
-            return self.start
         inputs, y = fit.design.inputs.double(), fit.targets.double()
         inputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], 1)[:, : len(start)]
         mean = torch.ones_like(inputs[:, 0]) if fit.design.weights is None else fit.design.weights
@@ -390,8 +469,11 @@ class _FewDirections:
                 loss, flat, jac=True, method="SLSQP", constraints=within,
                 options={"maxiter": _STEPS},
             )  # fmt: skip
-            flat = found.x if np.isfinite(found.x).all() else flat
-        return self.start.like(torch.from_numpy(flat).to(self.start.matrix).view_as(start))
+            if found.fun < _POOR * math.log(held.classes):
+                flat = found.x
+        value = self.start.like(torch.from_numpy(flat).to(self.start.matrix).view_as(start))
+        unknown = tuple(torch.full_like(price, math.nan) for price in free.prices)
+        return replace(free, value=value, prices=unknown, residual=math.nan, solver="slsqp")
 
     def whole(self, found: Weights) -> Weights:
         """Return C as weights of the whole fit."""
@@ -423,6 +505,8 @@ def _nearer(
             solution = solve(problem, start=best.value).require_solved()
         except (DataError, SolverError):  # no scores, or no weights, meet what is linearized
             continue
+        if math.isnan(best.residual):  # of SLSQP: prices where it came to, whatever follows
+            best = replace(best, prices=solution.duals)
         worth = _EXACT * float(solution.duals[-1].abs().sum())
         for length in _LENGTHS:
             ends = best.value.stacked(), solution.value.stacked()

@@ -274,6 +274,48 @@ def test_thresholds_are_as_good_as_any_moved_by_hand(generator) -> None:
     assert alone(found.value).objective < 1.05 * min(float(alone(w).objective) for w in within)
 
 
+def _many_groups(draw: np.random.Generator) -> tuple[Any, ...]:
+    group = np.arange(400) % 10
+    x = np.column_stack([draw.standard_normal((400, 4)), np.eye(10)[group]])
+    x[:, 0] += 0.3 * (group % 2)
+    own = x[:, 0] + x[:, 1] + 0.5 * (group % 2)
+    return x, (own + 0.5 * draw.standard_normal(400) > 0.2).astype(int), group, 0.2, None
+
+
+def _few_of_a_label(draw: np.random.Generator) -> tuple[Any, ...]:
+    group = draw.integers(0, 2, 400)
+    x = np.column_stack([draw.standard_normal((400, 4)) + 0.5 * group[:, None], group])
+    own = x[:, 0] + x[:, 1] + 0.7 * group + 0.5 * draw.standard_normal(400)
+    return x, (own > np.quantile(own, 0.9)).astype(int), group, 0.1, "balanced"
+
+
+@pytest.mark.parametrize("drawn", [_many_groups, _few_of_a_label])
+@pytest.mark.parametrize("seed", [1, 5])
+def test_no_label_for_nearly_all_where_a_share_of_each_group_does_better(drawn, seed) -> None:
+    """The same share of each group, those with the largest probabilities of a free fit."""
+    x, y, group, limit, weights = drawn(np.random.default_rng(seed))
+    model = LiftedClassifier((10,), random_state=0, class_weight=weights)
+    chances = model.fit(x, y).predict_proba(x)[:, 1]
+    rank = np.empty(len(y))
+    for one in np.unique(group):
+        rows = np.flatnonzero(group == one)
+        rank[rows[np.argsort(-chances[rows])]] = np.arange(len(rows)) / len(rows)
+    counts = (
+        np.ones(len(y)) if weights is None else np.where(y == 1, 1 / y.mean(), 1 / (1 - y.mean()))
+    )
+    shares = [np.average((rank < t) == y, weights=counts) for t in np.linspace(0, 1, 101)]
+    model.fit(x, y, constraints=[GroupRates(group, limit)])
+    assert model.model_.constraint_report().violations[0] <= 1e-9
+    right = np.average(model.predict(x) == y, weights=counts)
+    assert right >= (max(shares) + max(shares[0], shares[-1])) / 2
+
+
+def test_a_share_of_all_rows_needs_no_directions() -> None:
+    with warnings.catch_warnings(action="error"):
+        model = LiftedClassifier((10,), random_state=0).fit(X, Y, constraints=[Rate(at_most=0.3)])
+    assert 0.2 < model.predict(X).mean() <= 0.3
+
+
 def test_rates_that_no_network_meets_are_told() -> None:
     x = np.repeat([[0.0], [1.0], [2.0]], 10, axis=0)  # shares are 0, 1/3, 2/3 or 1
     model = LiftedClassifier((5,), max_iter=2, random_state=0)
