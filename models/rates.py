@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -102,6 +103,27 @@ def chances(u: Tensor, temperature: float = 1.0) -> Tensor:
     return torch.softmax(u.double() / temperature, 1)
 
 
+class Rank(NamedTuple):
+    """What is less where decisions are better.
+
+    Attributes:
+        missed: by how much they miss what was asked.
+        lost: how many more are wrong than where nearly all that labels tell is lost.
+        excess: by how much they miss the aim.
+        wrong: the share that is not the label.
+        objective: of the fit.
+    """
+
+    missed: float = 0.0
+    lost: float = 0.0
+    excess: float = 0.0
+    wrong: float = 0.0
+    objective: float = 0.0
+
+
+_UNRANKED = Rank()
+
+
 @dataclass(eq=False)
 class HeldRates:
     """Constraints on rates, on the rows of a fit.
@@ -162,16 +184,13 @@ class HeldRates:
         """Return the share of decisions that are not the label, likewise."""
         return float(np.average(decided(u).argmax(1) != self.labels, weights=_array(weights)))
 
-    def rank(self, u: Tensor, weights: Tensor | None) -> tuple[float, ...]:
-        """Return what is less where scores are better.
-
-        By how much they miss what was asked; how many more decisions are wrong than may be; by how
-        much they miss the aim; how many are wrong.
-        """
+    def rank(self, u: Tensor, weights: Tensor | None, objective: float) -> Rank:
+        """Return the rank of scores by which an objective is reached."""
         rates, wrong = self.counted(u), self.wrong(u, weights)
         lower, upper = self.limits.lower, self.limits.upper
         missed = float(np.maximum(lower - rates, rates - upper).max(initial=0.0))
-        return missed, max(wrong - self.lost(_NEARLY), 0.0), self.excess(rates), wrong
+        lost = max(wrong - self.lost(_NEARLY), 0.0)
+        return Rank(missed, lost, self.excess(rates), wrong, objective)
 
     def lost(self, share: float) -> float:
         """Return the share of wrong decisions where so much of what the labels tell is lost."""
@@ -282,7 +301,7 @@ class CountedFit:
         residual: of the convex problem that the weights lead to; 0 where none was needed, NaN where
             SLSQP has led to them.
         solver: of it.
-        rank: `HeldRates.rank`, and the objective.
+        rank: of these weights.
     """
 
     excess: float
@@ -291,17 +310,7 @@ class CountedFit:
     objective: float
     residual: float
     solver: str
-    rank: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
-
-    @property
-    def missed(self) -> float:
-        """By how much they miss what was asked."""
-        return self.rank[0]
-
-    @property
-    def wrong(self) -> float:
-        """The share of decisions that are not the label."""
-        return self.rank[3]
+    rank: Rank = _UNRANKED
 
     @property
     def is_done(self) -> bool:
@@ -328,46 +337,64 @@ def counted_fit(
         start, prices = meets.value, (*meets.duals, torch.zeros(len(held.lower)))
     else:
         prices = (torch.zeros(len(held.lower)),)
-    plain, weights = ConstrainedFit(fit, ()).scores, fit.design.weights
-
-    def judged(one: CountedFit) -> CountedFit:
-        u, objective = plain(one.value), float(fit.measure(one.value).objective)
-        return replace(one, objective=objective, rank=(*held.rank(u, weights), objective))
-
+    u = ConstrainedFit(fit, ()).scores(start)
     if held.ends_of_wrong is None:
-        constant = float(1 - held.labeled(weights).max())
-        held.ends_of_wrong = held.wrong(plain(start), weights), constant
-    excess = held.excess(held.counted(plain(start)))
-    free = best = judged(CountedFit(excess, start, prices, 0.0, 0.0, "no fit"))
-    if free.excess <= 0:
-        return free
-
-    def by_few(few: _FewDirections, begun: CountedFit) -> CountedFit:
-        found = few.nearer(held, others, begun)
-        found = judged(replace(found, value=few.whole(found.value)))
-        if few.allowed is None:
-            return judged(_nearer(fit, held, others, found, _PULL))
-        if found.excess <= 0:
-            return found
-        around = replace(fit, penalty=replace(few.penalty, center=found.value.matrix))
-        found = replace(found, objective=float(around.measure(found.value).objective))
-        return judged(_nearer(around, held, others, found, _PULL))
-
-    def ways() -> Iterator[tuple[CountedFit, float]]:  # and the loss from which others follow
-        if isinstance(fit.penalty, SquaredFrobenius):
-            wide = _FewDirections(fit, held, start, _ALLOWED)
-            yield by_few(wide, replace(free, value=wide.start)), _LOST
-            if not others and len(held.lower) <= _MOST_LIMITS:
-                yield by_few(wide, wide.smooth(held, free)), _NEARLY
-            own = _FewDirections(fit, held, start, None)
-            yield by_few(own, replace(free, value=own.start)), _NEARLY
-        yield judged(_nearer(fit, held, others, free, _PULL)), _NEARLY
-
-    for number, (found, share) in enumerate(ways()):
+        constant = float(1 - held.labeled(fit.design.weights).max())
+        held.ends_of_wrong = held.wrong(u, fit.design.weights), constant
+    free = CountedFit(held.excess(held.counted(u)), start, prices, 0.0, 0.0, "no fit")
+    ways = _Ways(fit, held, others, free)
+    best = ways.judged(free)
+    if best.excess <= 0:
+        return best
+    for number, (found, share) in enumerate(ways.tried()):
         best = min(best, found, key=lambda one: one.rank) if number else found
-        if best.missed <= 0 and best.wrong <= held.lost(share):
+        if best.rank.missed <= 0 and best.rank.wrong <= held.lost(share):
             break
     return best
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """Ways to a last layer under rates; attributes as of `counted_fit`, and the free fit."""
+
+    fit: WeightFit
+    held: HeldRates
+    others: Sequence[Constraint]
+    free: CountedFit
+
+    def tried(self) -> Iterator[tuple[CountedFit, float]]:
+        """Yield what each way finds, and the loss of what labels tell from which others follow."""
+        if isinstance(self.fit.penalty, SquaredFrobenius):
+            wide = _FewDirections(self.fit, self.held, self.free.value, _ALLOWED)
+            yield self.by_few(wide, replace(self.free, value=wide.start)), _LOST
+            if not self.others and len(self.held.lower) <= _MOST_LIMITS:
+                yield self.by_few(wide, wide.smooth(self.held, self.free)), _NEARLY
+            own = _FewDirections(self.fit, self.held, self.free.value, None)
+            yield self.by_few(own, replace(self.free, value=own.start)), _NEARLY
+        yield self.by_all(self.fit, self.free), _NEARLY
+
+    def by_few(self, few: _FewDirections, begun: CountedFit) -> CountedFit:
+        """Return what rounds find from a beginning, of few directions and where needed of all."""
+        found = few.nearer(self.held, self.others, begun)
+        found = self.judged(replace(found, value=few.whole(found.value)))
+        if few.allowed is None:
+            return self.by_all(self.fit, found)
+        if found.excess <= 0:
+            return found
+        center = replace(few.penalty, center=found.value.matrix)
+        return self.by_all(replace(self.fit, penalty=center), found)
+
+    def by_all(self, fit: WeightFit, begun: CountedFit) -> CountedFit:
+        """Return what rounds of all weights find, by a fit of these with its own penalty."""
+        begun = replace(begun, objective=float(fit.measure(begun.value).objective))
+        return self.judged(_nearer(fit, self.held, self.others, begun, _PULL))
+
+    def judged(self, one: CountedFit) -> CountedFit:
+        """Return a fit with the objective of the fit that is meant, and its rank."""
+        objective = float(self.fit.measure(one.value).objective)
+        u = ConstrainedFit(self.fit, ()).scores(one.value)
+        rank = self.held.rank(u, self.fit.design.weights, objective)
+        return replace(one, objective=objective, rank=rank)
 
 
 class _FewDirections:
