@@ -389,6 +389,8 @@ _ATOMS: dict[str, Callable[..., Tensor]] = {
     "log": lambda atom, u: u.log(),
     "logistic": lambda atom, u: functional.softplus(u, threshold=40.0),
     "entr": lambda atom, u: torch.special.entr(u),
+    "kl_div": lambda atom, u, v: torch.special.xlogy(u, u / v) - u + v,
+    "rel_entr": lambda atom, u, v: torch.special.xlogy(u, u / v),
     "maximum": lambda atom, *each: torch.stack(torch.broadcast_tensors(*each)).amax(0),
     "minimum": lambda atom, *each: torch.stack(torch.broadcast_tensors(*each)).amin(0),
     "Power": lambda atom, u: u ** float(getattr(atom.p, "value", atom.p)),
