@@ -175,13 +175,14 @@ class HeldRates:
             found = np.where(self._soft, self.limits.matrix @ _flat(chances(u)), found)
         return found
 
-    def labeled(self, weights: Tensor | None) -> Array:
-        """Return the share of every label, (classes,), by the weights of rows where there are."""
+    def begin(self, u: Tensor, weights: Tensor | None) -> None:
+        """Take the scores of a free fit, if there was none before."""
         counts = np.bincount(self.labels, _array(weights), self.classes)
-        return counts / counts.sum()
+        constant = float(1 - counts.max() / counts.sum())
+        self.ends_of_wrong = self.ends_of_wrong or (self.wrong(u, weights), constant)
 
     def wrong(self, u: Tensor, weights: Tensor | None) -> float:
-        """Return the share of decisions that are not the label, likewise."""
+        """Return the share of decisions that are not the label, by weights of rows if any."""
         return float(np.average(decided(u).argmax(1) != self.labels, weights=_array(weights)))
 
     def rank(self, u: Tensor, weights: Tensor | None, objective: float) -> Rank:
@@ -194,8 +195,9 @@ class HeldRates:
 
     def lost(self, share: float) -> float:
         """Return the share of wrong decisions where so much of what the labels tell is lost."""
-        free, constant = self.ends_of_wrong or (math.inf, math.inf)
-        return free + share * max(constant - free, 0.0) if math.isfinite(free) else free
+        assert self.ends_of_wrong is not None  # by `begin`
+        free, constant = self.ends_of_wrong
+        return free + share * max(constant - free, 0.0)
 
     def split(self, prices: Tensor) -> tuple[Tensor, ...]:
         """Return prices (limits,) for each constraint."""
@@ -338,9 +340,7 @@ def counted_fit(
     else:
         prices = (torch.zeros(len(held.lower)),)
     u = ConstrainedFit(fit, ()).scores(start)
-    if held.ends_of_wrong is None:
-        constant = float(1 - held.labeled(fit.design.weights).max())
-        held.ends_of_wrong = held.wrong(u, fit.design.weights), constant
+    held.begin(u, fit.design.weights)
     free = CountedFit(held.excess(held.counted(u)), start, prices, 0.0, 0.0, "no fit")
     ways = _Ways(fit, held, others, free)
     best = ways.judged(free)
@@ -415,14 +415,14 @@ class _FewDirections:
         kinds = torch.from_numpy(kinds_of(held.limits, held.classes)[1]).to(inputs.device)
         told = torch.nn.functional.one_hot(kinds).to(inputs)
         around = inputs - inputs.mean(0)
-        sizes = around.square().mean(0).sqrt()  # their units are those of the fit's pull
-        around = around / sizes.where(sizes > 0, 1.0)
+        units = around.square().mean(0).sqrt()  # those of the columns are of the fit's pull
+        units = units.where(units > 0, 1.0)
+        around = around / units
         gram = around.T @ around
         gram.diagonal().add_(_RIDGE * len(around))
         if allowed is None:
-            gram.diagonal().add_(self.penalty.rho / fit.lam / sizes.square().clamp(min=_RIDGE))
-        found = torch.linalg.solve(gram, around.T @ (told - told.mean(0)))
-        found = found / sizes.where(sizes > 0, torch.inf)[:, None]
+            gram.diagonal().add_(self.penalty.rho / fit.lam / units.square().clamp(min=_RIDGE))
+        found = torch.linalg.solve(gram, around.T @ (told - told.mean(0))) / units[:, None]
         basis, sizes, _ = torch.linalg.svd(found, full_matrices=False)
         basis = basis[:, sizes > _RIDGE * sizes[0]]
         if allowed is not None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -228,6 +228,7 @@ class Search:
     variables: Sequence[Any]
     objective: cp.Expression
     constraints: Sequence[Any]
+    anchor: Array | None = None
 
     def __post_init__(self) -> None:
         """Take all apart."""
@@ -236,9 +237,9 @@ class Search:
         self.entries = sum(x.size for x in self.variables)
         self.seen = [*self.variables, *(graph.y for graph in self.graphs)]
         known = {x.id for x in self.variables}
-        domains = domains_of([self.objective, *self.constraints])
+        self.domains = domains_of([self.objective, *self.constraints])
         own = [x for variable in self.variables for x in variable.domain]
-        sides = [x for one in (*self.constraints, *domains, *own) for x in sides_of(one)]
+        sides = [x for one in (*self.constraints, *self.domains, *own) for x in sides_of(one)]
         linear = [x.is_affine() and {y.id for y in x.variables()} <= known for x in sides]
         straight = [x for x, is_linear in zip(sides, linear, strict=True) if is_linear]
         others = [x for x, is_linear in zip(sides, linear, strict=True) if not is_linear]
@@ -246,7 +247,7 @@ class Search:
         self.on_outputs = [x for x in others if not {y.id for y in x.variables()} <= known]
         self.functions = Functions([self.objective, *others], self.seen)
         self.free = not others
-        self.prices, self.anchor = 1.0, cast(Array | None, None)
+        self.prices = 1.0
 
     def seen_at(self, v: Array) -> Array:
         """Return v (points, entries) and all outputs there, side by side."""
@@ -362,8 +363,10 @@ def linear_in(expression: Any, variables: Sequence[Any], at: Array) -> tuple[Arr
     assign(variables, at)
     slopes: dict[Any, Any] = dict.fromkeys(variables)
     size = max(expression.size, 1)
-    with suppress(TypeError), np.errstate(all="ignore"):  # of an atom in one that has none
-        slopes = expression.grad
+    with np.errstate(all="ignore"):
+        value = np.asarray(expression.value, dtype=float).flatten(order="F")
+        with suppress(TypeError):  # of an atom in one that has none
+            slopes = expression.grad
     parts = [
         slopes[x].toarray().T
         if sparse.issparse(slopes.get(x))
@@ -371,8 +374,7 @@ def linear_in(expression: Any, variables: Sequence[Any], at: Array) -> tuple[Arr
         for x in variables
     ]
     matrix = np.concatenate(parts, axis=1) if parts else np.zeros((size, 0))
-    with np.errstate(all="ignore"):
-        return np.asarray(expression.value, dtype=float).flatten(order="F"), matrix
+    return value, matrix
 
 
 def affine_in(expression: Any, variables: Sequence[Any]) -> tuple[Array, Array]:

@@ -23,7 +23,7 @@ from liftednet.validation import finite_numbers, require_positive
 
 from ..bounds.curves import Array
 from .cvxpy_network import CvxpyNetwork, is_tied, require_stated
-from .first_answer import INFEASIBLE, Search, affine_in, domains_of, values_of
+from .first_answer import INFEASIBLE, Search, affine_in, values_of
 from .halving import Boxes, halved, lined
 from .lines import Sums, Way, between, corner, lines_of, ranges
 from .splits import Tree
@@ -386,7 +386,6 @@ class _Proof:
         self.variables = list(every.values())
         with _bar(progress, self.sign) as told:
             self.search = Search(self.graphs, self.variables, self.least, self.constraints)
-            self.domains = domains_of([self.least, *self.constraints])
             self.first(x0)
             self.bound = max(self.bound, self.by_ranges())
             first = (self.sign * self.value, self.elapsed)
@@ -469,8 +468,8 @@ class _Proof:
         """Keep the variables as they stand, with the network's outputs, where none were better."""
         for graph in self.graphs:
             graph.pass_forward()
-        if any(np.max(one.violation()) > 0 for one in self.domains):  # atoms have values beyond
-            return False
+        if any(np.max(one.violation()) > 0 for one in self.search.domains):
+            return False  # where atoms have values, too
         value: float = float(self.least.value)
         apart = max(x.outside for x in self.graphs)
         if not value < self.value or apart > _OUTSIDE or not all(map(_holds, self.constraints)):

@@ -39,6 +39,7 @@ from ..ridge import Ridge
 from ..state_links import columns_above, hessian_of, pulled, row_scales
 from .loops import (
     RAMP,
+    WORTH_COMPILING,
     Array,
     LoopMap,
     Loops,
@@ -491,7 +492,7 @@ class CompiledRidge(_ByLoops[WeightFit, Weights]):
         if processes.size() > 1 or design.features > _INPUTS:
             return f"it needs at most {_INPUTS} inputs, of one process"
         if worth_compiling(*design.inputs.shape):  # nobody is to wait for what torch does in 10 ms
-            return "it needs fewer rows"
+            return f"it needs fewer than {WORTH_COMPILING:,} numbers in X"
         return None
 
     def _asks(self, problem: WeightFit) -> tuple[Loops, int] | None:

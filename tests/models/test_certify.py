@@ -168,6 +168,7 @@ def test_what_cannot_be_certified_is_refused():
     refuses(DataError, "fitted model", certify, "model")
     refuses(DataError, "example", certify, nn.Sequential(nn.Conv1d(1, 2, 3)))
     refuses(NotFittedError, "", certify, LiftedMLP((3, 2, 1)))
+    refuses(DataError, "seconds", certify, nn.Linear(2, 1), seconds=0.0)
 
 
 def test_a_normalization_is_certified_where_its_statistics_are_given() -> None:

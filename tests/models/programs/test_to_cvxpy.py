@@ -205,6 +205,7 @@ def test_what_cannot_stand_in_a_problem_is_refused() -> None:
     for network, inputs, given, error, words in refused:
         refuses(error, words, to_cvxpy, network, inputs, box=given)
     refuses(DeclarationError, "not convex", to_cvxpy, relu, x, box=(-1, 1), mixed_integer=False)
+    refuses(DeclarationError, "x must be a cp.Variable.* got 'x'", to_cvxpy, relu, "x")
     assert all(p.requires_grad for p in relu.parameters())
 
 
