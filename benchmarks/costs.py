@@ -5,9 +5,10 @@ statistics of the inputs, the start and the last look included. "fit" is one pas
 (60,000 digits, 188 MB; 784-300-10, float32), against the same network by fused Adam on batches of
 shuffled rows, its inputs centered. "rows" to "steps" vary one number of 10,000 rows of 100 normal
 numbers, 100 units, one hidden layer and one pass; the exponent is that of the last two points, and
-memory is what the process grows by beyond the data. "threads" are seconds of the wall. "first" are
-first calls in a process, without what Numba keeps and with it; "import" is the wall beside that of
-what has to be imported at least, and the same in processor time.
+memory is what the process grows by beyond the data. "threads" are seconds of the wall, "busy" the
+same beside as many other processes as there are cores. "first" are first calls in a process,
+without what Numba keeps and with it; "import" is the wall beside that of what has to be imported
+at least, and the same in processor time.
 
 Run it with `python -m benchmarks.costs [kind ...]`, which goes on where it was interrupted. Medians
 of five, interleaved; the picture is results/costs.png.
@@ -73,7 +74,8 @@ def runs(kinds: list[str]) -> list[Run]:
             for method in ("liftednet", "fused Adam")
         ]
         found += [
-            Run("threads", "liftednet", size, threads, number)
+            Run(kind, "liftednet", size, threads, number)
+            for kind in ("threads", "busy")
             for size in ("digits", "friedman 5,000", "minibatches 100,000")
             for threads in (1, 2)
         ]
@@ -101,7 +103,14 @@ def measured(run: Run) -> dict[str, float]:
         if run.size == "none":
             own["NUMBA_CACHE_DIR"] = empty
         command = [sys.executable, "-m", "benchmarks.costs", "--one", json.dumps(asdict(run))]
-        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | own)
+        busy = (os.cpu_count() or 1) if run.kind == "busy" else 0
+        others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, env=os.environ | own)
+        finally:
+            for other in others:
+                other.kill()
+                other.wait()
     if done.returncode:
         raise SystemExit(done.stderr)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -132,9 +141,11 @@ def _children() -> float:
 
 def one(run: Run) -> dict[str, float]:
     """Return what this process takes for a run, and by how much it grows."""
-    work = {"fit": _pass, "threads": _threads, "first": _first}.get(run.kind, _grown)(run)
+    works = {"fit": _pass, "threads": _threads, "busy": _threads, "first": _first}
+    work = works.get(run.kind, _grown)(run)
     before = _peak(anew=True)
-    clock = time.perf_counter if run.kind in ("threads", "first") else time.process_time
+    walls = "threads", "busy", "first"
+    clock = time.perf_counter if run.kind in walls else time.process_time
     began = clock()
     work()
     seconds = clock() - began
@@ -280,7 +291,7 @@ def table(found: list[Record[Run]]) -> list[str]:
             exponent = math.log(seconds / told[before]) / math.log(int(run.size) / int(before.size))
         alike = matching(found, kind=run.kind, method=run.method, size=run.size)
         memory = max(one.outcome.get("megabytes", math.nan) for one in alike)
-        size = f"{run.size}, {run.threads} threads" if run.kind == "threads" else run.size
+        size = f"{run.size}, {run.threads} threads" if run.kind in ("threads", "busy") else run.size
         used = spent[run]
         numbers = (beside, seconds / beside, memory, exponent, used, used / least)
         shown = ["" if math.isnan(x) else f"{x:.3g}" for x in numbers]
@@ -315,7 +326,7 @@ def picture(found: list[Record[Run]]) -> None:
 
 def main() -> None:
     """Run what is missing, and write the table and the picture."""
-    kinds = ["fit", "threads", "first", "import", *GROWN]
+    kinds = ["fit", "threads", "busy", "first", "import", *GROWN]
     asked = runs([kind for kind in sys.argv[1:] if kind in kinds] or kinds)
     run_all(RESULTS / "costs.jsonl", asked, run=measured)
     found = finished(RESULTS / "costs.jsonl", runs(kinds))  # what was run before, too

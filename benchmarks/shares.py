@@ -31,6 +31,7 @@ from sklearn.datasets import load_digits
 from benchmarks.data.mnist import mnist
 from benchmarks.data.signals import har
 from benchmarks.harness.report import write
+from benchmarks.subproblems.harness import compile_loops
 from benchmarks.subproblems.trained import regressions
 from liftednet import LiftedClassifier, LiftedRegressor
 from liftednet.models import LiftedRNN, Minibatch
@@ -120,6 +121,7 @@ def fits() -> Iterator[tuple[str, str, Fit]]:
 def main() -> None:
     """Watch every fit, and write the table."""
     torch.set_num_threads(1)
+    compile_loops()
     warnings.simplefilter("ignore")
     lines = [f"| data | method | seconds | {' | '.join(COLUMNS)} | solvers |"]
     lines += [f"|{' --- |' * (len(COLUMNS) + 4)}"]

@@ -20,8 +20,15 @@ import torch
 from benchmarks.harness.report import machine
 from benchmarks.harness.runs import RESULTS
 from benchmarks.subproblems import of_trainings, outputs, states, tight_states, weights
-from benchmarks.subproblems.harness import COLUMNS, Row, cells, drawn_seed, measure, show
-from liftednet.solvers.compiled import solvers as compiled
+from benchmarks.subproblems.harness import (
+    COLUMNS,
+    Row,
+    cells,
+    compile_loops,
+    drawn_seed,
+    measure,
+    show,
+)
 
 PROBLEMS = {
     "outputs": outputs.comparisons,
@@ -85,12 +92,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     where = machine()
-    for kind in ("float64", "float32"):  # ours wait for no compiler that the opponents have had
-        compiled.on_simplex(kind)
-        compiled.ridges(kind)
-    compiled.below_links("float64")
-    compiled.sweeps()
-    compiled.of_groups()
+    compile_loops()
     for name in options.problems or PROBLEMS:
         for comparison in PROBLEMS[name](options.quick):
             found = measure(comparison, 1 if options.quick else ROUNDS)

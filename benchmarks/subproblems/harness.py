@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from liftednet.solvers import Solver
+from liftednet.solvers.compiled import solvers as compiled
 
 _GOAL = 1e-6  # relative KKT residual
 _TOLERANCES = [10 ** (-half / 2) for half in range(4, 25)]  # 1e-2 to 1e-12
@@ -34,6 +35,16 @@ _SLOW = 4.0  # seconds from which a method is not run once more for warmth or me
 def drawn_seed() -> int:
     """Return the seed of all data of a run that are drawn: a new one each time."""
     return secrets.randbelow(1 << 16)
+
+
+def compile_loops() -> None:
+    """Compile what of ours is compiled, so that it waits for no compiler as opponents do not."""
+    for kind in ("float64", "float32"):
+        compiled.on_simplex(kind)
+        compiled.ridges(kind)
+    compiled.below_links("float64")
+    compiled.sweeps()
+    compiled.of_groups()
 
 
 @dataclass(frozen=True)

@@ -66,16 +66,15 @@ def _can_write(folder: Path) -> bool:
 @cache
 def has_numba() -> bool:
     """Say whether Numba is installed, and has a place to keep what it compiles."""
-    if find_spec("numba") is None:
-        return False
-    return any(map(_can_write, _folders()))
+    return find_spec("numba") is not None and _folder() is not None
 
 
-def _folders() -> list[Path]:
-    """Return where Numba may keep what it compiles."""
+def _folder() -> Path | None:
+    """Return where Numba keeps what it compiles: in the first folder that it can write to."""
     named = os.environ.get("NUMBA_CACHE_DIR")
     folders = [Path(named)] if named else []
-    return [*folders, Path(__file__).parent / "__pycache__", Path("~/.cache/numba").expanduser()]
+    folders += [Path(__file__).parent / "__pycache__", Path("~/.cache/numba").expanduser()]
+    return next(filter(_can_write, folders), None)
 
 
 def refusal(tensor: Tensor) -> str | None:
@@ -126,9 +125,9 @@ def found(name: str) -> Any:
 
 @cache
 def _are_kept(name: str) -> bool:
-    """Say whether something is kept of a loop, in a folder or one for each folder of sources."""
-    index = f"{name}-*.nbi"
-    return any(any(x.glob(index)) or any(x.glob(f"*/{index}")) for x in _folders())
+    """Say whether something is kept of a loop, in the folder or one for each folder of sources."""
+    index, folder = f"{name}-*.nbi", _folder()
+    return folder is not None and any((*folder.glob(index), *folder.glob(f"*/{index}")))
 
 
 @cache
