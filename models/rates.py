@@ -44,12 +44,9 @@ _WITHIN, _GAIN = 2, 1e-3  # failures within the limits, and of a guess's loss wh
 _PULL, _LITTLE = 1.0, 1e-3
 _RIDGE = 1e-6  # of a feature's sum of squares, where rows are told apart
 _ALLOWED = 3.0  # deviations of a score by each of few directions, of their prior
-_LOST, _NEARLY = 0.5, 0.75  # of what labels tell beyond a constant: other ways follow
-_POOR = 2.0  # times the loss of a guess, beyond which SLSQP has lost its way
+_LOST = 0.1  # of what likely decisions tell beyond a constant: other ways follow
 _FARTHER = 3.0  # times as strong a pull after a failure
 _NEAR, _NEARER = 0.2, 0.8  # width of the surrogate over the spread of scores, less after a failure
-_WIDTHS = (1.0, 0.5, 0.25, 0.125)  # likewise, of what rounds begin with
-_STEPS, _MOST_LIMITS = 50, 100  # of SLSQP, whose time is that of the limits' cube
 _FAR = 3.0  # times the loss of a guess
 _EXACT = 2.0  # times the prices, at which what rates miss is weighed against the objective
 _LENGTHS = (1.0, 0.5, 0.25, 0.1)  # of a step, tried in turn
@@ -108,16 +105,13 @@ class Rank(NamedTuple):
 
     Attributes:
         missed: by how much they miss what was asked.
-        lost: how many more are wrong than where nearly all that labels tell is lost.
-        excess: by how much they miss the aim.
-        wrong: the share that is not the label.
+        cost: the share that is not the label, and by how much they miss the aim, point for point:
+            whoever is nearer to it by a hair may be wrong far more often.
         objective: of the fit.
     """
 
     missed: float = 0.0
-    lost: float = 0.0
-    excess: float = 0.0
-    wrong: float = 0.0
+    cost: float = 0.0
     objective: float = 0.0
 
 
@@ -134,8 +128,8 @@ class HeldRates:
         classes: two or more.
         temperature: of the surrogate of decisions; of probabilities it is 1.
         errors: by how many standard errors the aim is tighter than what is asked.
-        ends_of_wrong: the share of wrong decisions of a free fit, and of a constant; None as long
-            as there is no fit.
+        enough: how many decisions may be wrong where nothing better is sought; None as long as
+            there is no fit.
     """
 
     constraints: tuple[RateConstraint, ...]
@@ -143,7 +137,7 @@ class HeldRates:
     classes: int
     temperature: float = _WIDE
     errors: float = 1.0
-    ends_of_wrong: tuple[float, float] | None = None
+    enough: float | None = None
 
     def __post_init__(self) -> None:
         """Keep the limits."""
@@ -177,9 +171,13 @@ class HeldRates:
 
     def begin(self, u: Tensor, weights: Tensor | None) -> None:
         """Take the scores of a free fit, if there was none before."""
+        if self.enough is not None:
+            return
         counts = np.bincount(self.labels, _array(weights), self.classes)
-        constant = float(1 - counts.max() / counts.sum())
-        self.ends_of_wrong = self.ends_of_wrong or (self.wrong(u, weights), constant)
+        constant = 1 - counts.max() / counts.sum()
+        found = likeliest(self, u, weights)[np.arange(len(self.labels)), self.labels]
+        likely = 1 - np.average(found, weights=_array(weights))
+        self.enough = float(likely + _LOST * max(constant - likely, 0.0))
 
     def wrong(self, u: Tensor, weights: Tensor | None) -> float:
         """Return the share of decisions that are not the label, by weights of rows if any."""
@@ -190,14 +188,7 @@ class HeldRates:
         rates, wrong = self.counted(u), self.wrong(u, weights)
         lower, upper = self.limits.lower, self.limits.upper
         missed = float(np.maximum(lower - rates, rates - upper).max(initial=0.0))
-        lost = max(wrong - self.lost(_NEARLY), 0.0)
-        return Rank(missed, lost, self.excess(rates), wrong, objective)
-
-    def lost(self, share: float) -> float:
-        """Return the share of wrong decisions where so much of what the labels tell is lost."""
-        assert self.ends_of_wrong is not None  # by `begin`
-        free, constant = self.ends_of_wrong
-        return free + share * max(constant - free, 0.0)
+        return Rank(missed, wrong + self.excess(rates), objective)
 
     def split(self, prices: Tensor) -> tuple[Tensor, ...]:
         """Return prices (limits,) for each constraint."""
@@ -258,6 +249,38 @@ class HeldRates:
         return Limits(found, self.lower + level, self.upper + level, rates.shape)
 
 
+def likeliest(held: HeldRates, u: Tensor, weights: Tensor | None) -> Array:
+    """Return the likeliest decisions within the aim, (samples, classes), which may split rows.
+
+    They are a linear program, sum w_i softmax(u_i)' d_i at its most, in decisions and in what each
+    kind of row has of them in all, which is what limits count. Where it has no solution they are
+    softmax(U).
+
+    Args:
+        held: rates.
+        u: scores, (samples, outputs).
+        weights: w, (samples,), of rows if any.
+    """
+    q = chances(u).cpu().numpy()
+    samples, classes = q.shape
+    first, kinds = kinds_of(held.limits, classes)
+    some, entries = len(first) * classes, np.arange(q.size)
+    rows, labels = np.divmod(entries, classes)
+    totals = sparse.csr_matrix((np.ones(q.size), (kinds[rows] * classes + labels, entries)))
+    whole = sparse.csr_matrix((np.ones(q.size), (rows, entries)))
+    asked = held.limits.matrix[:, (first[:, None] * classes + np.arange(classes)).ravel()]
+    none = sparse.csr_matrix((2 * len(held.lower), q.size))
+    w = 1.0 if weights is None else weights.double().cpu().numpy()[:, None]
+    found = optimize.linprog(
+        np.concatenate([(-w * q).reshape(-1), np.zeros(some)]),
+        A_ub=sparse.hstack([none, sparse.vstack([asked, -asked])]),
+        b_ub=np.concatenate([held.upper, -held.lower]),
+        A_eq=sparse.bmat([[totals, -sparse.identity(some)], [whole, None]]),
+        b_eq=np.repeat([0.0, 1.0], [some, samples]),
+    )
+    return q if found.x is None else found.x[: q.size].reshape(q.shape)
+
+
 def _spread(u: Tensor) -> float:
     """Return the deviation of scores between two classes."""
     between = u if u.shape[1] == 1 else u - u.mean(1, keepdim=True)
@@ -301,9 +324,10 @@ class CountedFit:
         prices: of the constraints on scores, and (limits,) of those on rates.
         objective: of the fit, without its pull.
         residual: of the convex problem that the weights lead to; 0 where none was needed, NaN where
-            SLSQP has led to them.
+            decisions have led to them.
         solver: of it.
         rank: of these weights.
+        few_wrong: whether no more decisions are wrong than are enough.
     """
 
     excess: float
@@ -313,11 +337,12 @@ class CountedFit:
     residual: float
     solver: str
     rank: Rank = _UNRANKED
+    few_wrong: bool = False
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing better is sought: the aim is met, and not by one label for nearly all."""
-        return not any(self.rank[:3])
+        """Whether nothing better is sought: the aim is met, with few wrong decisions."""
+        return self.excess <= 0 and self.few_wrong
 
 
 def counted_fit(
@@ -346,9 +371,9 @@ def counted_fit(
     best = ways.judged(free)
     if best.excess <= 0:
         return best
-    for number, (found, share) in enumerate(ways.tried()):
+    for number, found in enumerate(ways.tried()):
         best = min(best, found, key=lambda one: one.rank) if number else found
-        if best.rank.missed <= 0 and best.rank.wrong <= held.lost(share):
+        if best.rank.missed <= 0 and best.few_wrong:
             break
     return best
 
@@ -362,23 +387,18 @@ class _Ways:
     others: Sequence[Constraint]
     free: CountedFit
 
-    def tried(self) -> Iterator[tuple[CountedFit, float]]:
-        """Yield what each way finds, and the loss of what labels tell from which others follow."""
+    def tried(self) -> Iterator[CountedFit]:
+        """Yield what each way finds."""
         if isinstance(self.fit.penalty, SquaredFrobenius):
-            wide = _FewDirections(self.fit, self.held, self.free.value, _ALLOWED)
-            yield self.by_few(wide, replace(self.free, value=wide.start)), _LOST
-            if not self.others and len(self.held.lower) <= _MOST_LIMITS:
-                yield self.by_few(wide, wide.smooth(self.held, self.free)), _NEARLY
-            own = _FewDirections(self.fit, self.held, self.free.value, None)
-            yield self.by_few(own, replace(self.free, value=own.start)), _NEARLY
-        yield self.by_all(self.fit, self.free), _NEARLY
+            few = _FewDirections(self.fit, self.held, self.free.value)
+            yield self.by_few(few, replace(self.free, value=few.start))
+            yield self.by_few(few, few.likely(self.held, self.free))
+        yield self.by_all(self.fit, self.free)
 
     def by_few(self, few: _FewDirections, begun: CountedFit) -> CountedFit:
         """Return what rounds find from a beginning, of few directions and where needed of all."""
         found = few.nearer(self.held, self.others, begun)
         found = self.judged(replace(found, value=few.whole(found.value)))
-        if few.allowed is None:
-            return self.by_all(self.fit, found)
         if found.excess <= 0:
             return found
         center = replace(few.penalty, center=found.value.matrix)
@@ -393,8 +413,11 @@ class _Ways:
         """Return a fit with the objective of the fit that is meant, and its rank."""
         objective = float(self.fit.measure(one.value).objective)
         u = ConstrainedFit(self.fit, ()).scores(one.value)
-        rank = self.held.rank(u, self.fit.design.weights, objective)
-        return replace(one, objective=objective, rank=rank)
+        weights = self.fit.design.weights
+        rank = self.held.rank(u, weights, objective)
+        assert self.held.enough is not None  # by `begin`
+        few = self.held.wrong(u, weights) <= self.held.enough
+        return replace(one, objective=objective, rank=rank, few_wrong=few)
 
 
 class _FewDirections:
@@ -406,11 +429,9 @@ class _FewDirections:
     that of W, which is for what the labels ask, would keep C from features that tell groups.
     """
 
-    def __init__(
-        self, fit: WeightFit, held: HeldRates, start: Weights, allowed: float | None
-    ) -> None:
-        assert isinstance(fit.penalty, SquaredFrobenius)  # asked for by `counted_fit`
-        self.allowed, self.penalty = allowed, fit.penalty
+    def __init__(self, fit: WeightFit, held: HeldRates, start: Weights) -> None:
+        assert isinstance(fit.penalty, SquaredFrobenius)  # asked for by `_Ways`
+        self.penalty = fit.penalty
         inputs, before = fit.design.inputs.double(), start.matrix.double()
         kinds = torch.from_numpy(kinds_of(held.limits, held.classes)[1]).to(inputs.device)
         told = torch.nn.functional.one_hot(kinds).to(inputs)
@@ -420,26 +441,17 @@ class _FewDirections:
         around = around / units
         gram = around.T @ around
         gram.diagonal().add_(_RIDGE * len(around))
-        if allowed is None:
-            gram.diagonal().add_(self.penalty.rho / fit.lam / units.square().clamp(min=_RIDGE))
         found = torch.linalg.solve(gram, around.T @ (told - told.mean(0))) / units[:, None]
         basis, sizes, _ = torch.linalg.svd(found, full_matrices=False)
         basis = basis[:, sizes > _RIDGE * sizes[0]]
-        if allowed is not None:
-            moved = inputs @ basis
-            basis = basis / (moved - moved.mean(0)).square().mean(0).sqrt()
+        moved = inputs @ basis
+        basis = basis / (moved - moved.mean(0)).square().mean(0).sqrt()
         self._before = start
         self._basis = basis if basis.shape[1] else basis.new_zeros(len(before), 1)  # b alone
         offset = inputs @ before + (0.0 if fit.offset is None else fit.offset)
         few = replace(fit.design, inputs=(inputs @ self._basis).to(start.matrix))
-        fit = replace(fit, design=few, offset=offset.to(start.matrix))
-        if allowed is None:
-            center = self.penalty.center
-            apart = -before if center is None else center.double() - before
-            own = replace(self.penalty, center=(self._basis.T @ apart).to(start.matrix))
-            self.fit = replace(fit, penalty=own)
-        else:
-            self.fit = replace(fit, penalty=SquaredFrobenius(fit.lam / (2 * allowed**2)))
+        prior = SquaredFrobenius(fit.lam / (2 * _ALLOWED**2))
+        self.fit = replace(fit, design=few, offset=offset.to(start.matrix), penalty=prior)
         self.start = Weights(
             start.matrix.new_zeros(self._basis.shape[1], before.shape[1]), start.bias
         )
@@ -453,54 +465,18 @@ class _FewDirections:
         begun = replace(begun, objective=objective, excess=held.excess(held.counted(u)))
         return _nearer(self.fit, held, others, begun, _LITTLE)
 
-    def smooth(self, held: HeldRates, free: CountedFit) -> CountedFit:
-        """Return C and b under limits on softmax(U / T), whose width T narrows, by SciPy's SLSQP.
+    def likely(self, held: HeldRates, free: CountedFit) -> CountedFit:
+        """Return C and b fitted to the likeliest decisions within the aim, where rounds begin, too.
 
-        Rounds begin there, too: from far away few rows tell them the slope of a rate, and they may
-        end where nearly all decisions are the same, which at times is what is right most often.
+        From far away few rows tell rounds the slope of a rate, and they may end where nearly all
+        decisions are the same, which at times is what is right most often.
         """
-        fit, start = self.fit, self.start.stacked().double()
-        inputs, y = fit.design.inputs.double(), fit.targets.double()
-        inputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], 1)[:, : len(start)]
-        mean = torch.ones_like(inputs[:, 0]) if fit.design.weights is None else fit.design.weights
-        mean, pull = (
-            mean.double() / mean.sum(),
-            fit.penalty.curvature / (fit.lam * float(mean.sum())),
-        )
-        before = torch.as_tensor(fit.offset).double()
-        flat = _flat(start)
-
-        def scores(flat: Array) -> Tensor:
-            return before + inputs @ torch.from_numpy(flat).to(start).view_as(start)
-
-        def loss(flat: Array) -> tuple[float, Array]:
-            u = scores(flat)
-            slope = inputs.T @ ((fit.divergence.link_gradient(u) - y) * mean[:, None])
-            value = float(mean @ fit.divergence.link_values(u, y))
-            return value + pull / 2 * float(flat @ flat), _flat(slope) + pull * flat
-
-        def inside(flat: Array, now: HeldRates) -> Array:
-            (lower, upper), rates = now.ends, now.at(scores(flat))
-            return np.concatenate([rates - lower, upper - rates])
-
-        def slopes(flat: Array, now: HeldRates) -> Array:
-            u = scores(flat)
-            rows = [_flat(inputs.T @ now.pulled(u, one)) for one in np.eye(len(now.lower))]
-            return np.concatenate([rows, np.negative(rows)])
-
-        spread = _spread(scores(flat))
-        for width in _WIDTHS:
-            now = replace(held, temperature=width * spread)
-            within = {"type": "ineq", "fun": inside, "jac": slopes, "args": (now,)}
-            found = optimize.minimize(
-                loss, flat, jac=True, method="SLSQP", constraints=within,
-                options={"maxiter": _STEPS},
-            )  # fmt: skip
-            if found.fun < _POOR * math.log(held.classes):
-                flat = found.x
-        value = self.start.like(torch.from_numpy(flat).to(self.start.matrix).view_as(start))
+        fit, u = self.fit, ConstrainedFit(self.fit, ()).scores(self.start)
+        found = likeliest(held, u, fit.design.weights)[:, -u.shape[1] :]
+        fit = replace(fit, targets=torch.from_numpy(found).to(fit.targets))
         unknown = tuple(torch.full_like(price, math.nan) for price in free.prices)
-        return replace(free, value=value, prices=unknown, residual=math.nan, solver="slsqp")
+        value = solve(fit, start=self.start).value
+        return replace(free, value=value, prices=unknown, residual=math.nan, solver="decisions")
 
     def whole(self, found: Weights) -> Weights:
         """Return C as weights of the whole fit."""
@@ -532,7 +508,7 @@ def _nearer(
             solution = solve(problem, start=best.value).require_solved()
         except (DataError, SolverError):  # no scores, or no weights, meet what is linearized
             continue
-        if math.isnan(best.residual):  # of SLSQP: prices where it came to, whatever follows
+        if math.isnan(best.residual):  # of likely decisions: prices there, whatever follows
             best = replace(best, prices=solution.duals)
         worth = _EXACT * float(solution.duals[-1].abs().sum())
         for length in _LENGTHS:
