@@ -11,8 +11,8 @@ Seconds are processor time, of COMPAS most of them under a load of 4 to 15.
 
 - ours: `LiftedClassifier()` free, and with `GroupRates(group, within)`. That it moves along few
   directions first, and its margin, were chosen with splits of wages and COMPAS in view, and on 30
-  November, after a look at Titanic, which of two beginnings of its rounds is kept. Its rows are of
-  that day, on another machine than all others, of 26 November;
+  November, after a look at Titanic and at draws of ten groups, when rounds begin anew, and which
+  of several ends is kept. Its rows are of that day, on another machine than most, of 26 November;
 - fairlearn: ExponentiatedGradient, GridSearch (30 points, the most accurate within the limit on
   training rows, or the nearest) and ThresholdOptimizer, which draws some decisions and asks for the
   group of new rows, each over logistic regression and boosted trees (50 of depth 3).
