@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from liftednet.models.storage import save as save
     from liftednet.network import Network as Network
 
-__version__ = "1.2.18"
+__version__ = "1.2.19"
 
 _ROOMS = (
     "activations",

@@ -34,13 +34,27 @@ def _evaluate(u, fourfold, w, states, least, half):
 
 
 @inner
-def _newton(u, fourfold, w, states, settled, least, half):
+def _add_ramps(u, w, states, half):
+    """Do what `_evaluate` does where a is 0, z = max(s, 0), for units beside its own."""
+    none = half - half
+    for i in range(len(u)):
+        for lane in range(LANES):
+            s = u[i, lane] + w[_NU + lane]
+            z = max(s, none)
+            states[i, lane] = z
+            w[_TOTAL + lane] += z
+            w[_SLOPE + lane] += half if s > 0 else none
+
+
+@inner
+def _newton(u, fourfold, ramps, w, states, flat, settled, least, half):
     """Take Newton steps to where every sum is settled, and one from there; return how many.
 
-    The states are those before the last step.
+    The states of u and, flat, of ramps are those before the last step.
     """
     for step in range(1, _STEPS + 1):
         _evaluate(u, fourfold, w, states, least, half)
+        _add_ramps(ramps, w, flat, half)
         worst = w[_TOTAL] - w[_TOTAL]
         for lane in range(LANES):
             worst = max(worst, abs(w[_TOTAL + lane] - 1))
@@ -51,6 +65,56 @@ def _newton(u, fourfold, w, states, settled, least, half):
         if worst <= settled:
             return step
     return _STEPS
+
+
+@inner
+def _with_labels(u, a, label, w, states, settled, least, half):
+    """Put the states of samples of one label each down; `label` is room for three rows.
+
+    The upper end of the bracket is where the first state is 1.
+    """
+    w[_TOP : _TOP + LANES] = -np.inf
+    w[_LOWER : _LOWER + LANES] = -np.inf
+    label[1] = 0
+    for i in range(len(u)):
+        for lane in range(LANES):
+            w[_TOP + lane] = max(w[_TOP + lane], u[i, lane] + a[i, lane])
+    for lane in range(LANES):
+        w[_NU + lane] = 1 - w[_TOP + lane]
+    for i in range(len(u)):
+        for lane in range(LANES):
+            pre, share, above = u[i, lane], a[i, lane], label[0, 0, lane]
+            label[0, 0, lane] = pre if share > 0 else above
+            label[1, 0, lane] += 4 * share
+            u[i, lane] = -np.inf if share > 0 else pre
+    steps = _newton(label[0], label[1], u, w, label[2], states, settled, least, half)
+    for i in range(len(u)):
+        for lane in range(LANES):
+            of_label, state = label[2, 0, lane], states[i, lane]
+            states[i, lane] = of_label if a[i, lane] > 0 else state
+    return steps
+
+
+@inner
+def _with_roots(u, a, single, w, quick, states, settled, least, half):
+    """Put all states down; `single` is room for u, 4 a and states in float32, as is `quick`."""
+    for i in range(len(u)):
+        for lane in range(LANES):
+            a[i, lane] *= 4
+        for lane in range(LANES):
+            single[0, i, lane] = u[i, lane]
+        for lane in range(LANES):
+            single[1, i, lane] = a[i, lane]
+    for lane in range(LANES):
+        quick[_NU + lane] = w[_NU + lane]
+        quick[_LOWER + lane] = w[_LOWER + lane]
+    rough, low = np.float32(0.5), np.float32(1e-18)
+    rest = single[2]
+    steps = _newton(single[0], single[1], rest[:0], quick, rest, rest[:0], _ROUGH, low, rough)
+    for lane in range(LANES):
+        w[_NU + lane] = quick[_NU + lane]
+        w[_LOWER + lane] -= _ROUGH * (1 + abs(w[_LOWER + lane]))
+    return steps + _newton(u, a, u[:0], w, states, states[:0], settled, least, half)
 
 
 @inner
@@ -84,7 +148,8 @@ def simplex_rows(y, u, lam, settled, z):
     """Put the states that minimize -<y, log z> + lam |z - u|^2 / 2 on the simplex into z.
 
     Lifted Neural Networks, appendix A, with a = y / lam; the bracket and the descent from its
-    upper end are those of `SimplexDual`. Float32 leads to where one step is left.
+    upper end are those of `SimplexDual`. Float32 leads to where one step is left; where every
+    sample has one label, all other states are ramps, and one root is taken for each.
 
     Args:
         y: targets, (samples, outputs).
@@ -99,51 +164,45 @@ def simplex_rows(y, u, lam, settled, z):
     samples, outputs = u.shape
     type_ = u.dtype.type
     pre, a = np.empty((outputs, LANES), u.dtype), np.empty((outputs, LANES), u.dtype)
-    quick_pre, quick_a = np.empty(pre.shape, np.float32), np.empty(pre.shape, np.float32)
-    states, quick_states = np.empty(pre.shape, u.dtype), np.empty(pre.shape, np.float32)
+    states, single = np.empty(pre.shape, u.dtype), np.empty((3, *pre.shape), np.float32)
     w, quick = np.empty(6 * LANES, u.dtype), np.empty(6 * LANES, np.float32)
-    ends, half, most = np.empty(5 * LANES), type_(0.5), 0
-    least, quick_least = type_(1e-18), np.float32(1e-18)
+    label, ends = np.empty((3, 1, LANES), u.dtype), np.empty(5 * LANES)
+    half, least, most = type_(0.5), type_(1e-18), 0
     smallest = np.finfo(u.dtype).tiny  # a state that is 0 has no finite loss
     for first in range(0, samples, LANES):
         load(u, first, pre)
         load(y, first, a)
         w[_TOP : _TOP + LANES] = -np.inf
         w[_MASS : _MASS + LANES] = 0
+        w[_TOTAL : _TOTAL + LANES] = 0
         for i in range(outputs):
             for lane in range(LANES):
                 a[i, lane] /= lam
+                w[_TOTAL + lane] += half if a[i, lane] > 0 else half - half
                 w[_MASS + lane] += a[i, lane]
                 w[_TOP + lane] = max(w[_TOP + lane], pre[i, lane])
         for i in range(outputs):
             for lane in range(LANES):
                 pre[i, lane] -= w[_TOP + lane]
-        _bracket(pre, a, w, ends)
-        for i in range(outputs):
-            for lane in range(LANES):
-                a[i, lane] *= 4
-            for lane in range(LANES):
-                quick_pre[i, lane] = pre[i, lane]
-            for lane in range(LANES):
-                quick_a[i, lane] = a[i, lane]
+        one_each = True
         for lane in range(LANES):
-            quick[_NU + lane] = w[_NU + lane]
-            quick[_LOWER + lane] = w[_LOWER + lane]
-        rough = np.float32(0.5)
-        steps = _newton(quick_pre, quick_a, quick, quick_states, _ROUGH, quick_least, rough)
-        for lane in range(LANES):
-            w[_NU + lane] = quick[_NU + lane]
-            w[_LOWER + lane] -= _ROUGH * (1 + abs(w[_LOWER + lane]))
-        steps += _newton(pre, a, w, states, settled, least, half)
+            one_each &= w[_TOTAL + lane] == half
+        if one_each:
+            steps = _with_labels(pre, a, label, w, states, settled, least, half)
+        else:
+            _bracket(pre, a, w, ends)
+            steps = _with_roots(pre, a, single, w, quick, states, settled, least, half)
         most = max(most, steps)
         for lane in range(LANES):
             w[_TOTAL + lane] = 1 / w[_TOTAL + lane]
+        for i in range(outputs):
+            for lane in range(LANES):
+                state = states[i, lane] * w[_TOTAL + lane]
+                states[i, lane] = max(state, smallest) if a[i, lane] > 0 else state
         for begin in range(0, outputs, TILE):
             part = states[begin : begin + TILE]
             for lane in range(min(LANES, samples - first)):
                 row = z[first + lane][begin : begin + TILE]
-                labels = y[first + lane][begin : begin + TILE]
                 for i in range(len(row)):
-                    state = part[i, lane] * w[_TOTAL + lane]
-                    row[i] = max(state, smallest) if labels[i] > 0 else state
+                    row[i] = part[i, lane]
     return most

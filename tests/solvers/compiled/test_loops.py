@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from numba.core import caching
-from scipy.optimize import nnls
+from scipy.optimize import brentq, nnls
 
 from liftednet import activations
 from liftednet.activation import Activation
@@ -71,6 +72,26 @@ def test_bounds_that_float32_rounds_are_kept_by_states_at_them(solver: str) -> N
         found, exact = solve(single, solver), solve(double, solver)
         assert found.residual <= 1e-5
         assert found.objective == pytest.approx(exact.objective, rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("lam", [1e-3, 0.7, 1e3])
+def test_states_of_one_label_each_are_ramps_and_one_root(dtype: torch.dtype, lam: float) -> None:
+    """Lifted Neural Networks, appendix A, with the multiplier that SciPy's search finds."""
+    fit = outputs(dtype=dtype)
+    y = torch.eye(OUTPUTS, dtype=dtype)[torch.arange(SAMPLES) % OUTPUTS]
+    y = y * torch.linspace(0.01, 3, SAMPLES, dtype=dtype)[:, None]
+    found = solve(replace(fit, target=y, lam=lam), CompiledSimplex()).value
+    for z, u, a in zip(found, fit.pre_activation.double(), y.double() / lam, strict=True):
+
+        def states(nu: float, u: torch.Tensor = u, a: torch.Tensor = a) -> torch.Tensor:
+            s = u + nu
+            return torch.where(a > 0, (s + (s * s + 4 * a).sqrt()) / 2, s.relu())
+
+        ends = -float((u + a).max()) - 1e4, 1 - float(u.min())
+        nu = brentq(lambda nu: float(states(nu).sum()) - 1, *ends, xtol=1e-12)
+        close = 1e-10 if dtype == torch.float64 else 1e-5
+        torch.testing.assert_close(z.double(), states(nu), rtol=0, atol=close)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
