@@ -193,6 +193,13 @@ class Writer:
             first, empty, ir.Constant(ir.VectorType(index, WIDE), [0] * WIDE)
         )
 
+    def rows_at_once(self, context: Any) -> int:
+        """Return how many rows of sums half of a processor's registers hold, TOGETHER at most."""
+        *_, features = context.codegen().magic_tuple()
+        known = features.split(",")
+        held = 16 * 64 if "+avx512f" in known else 8 * 32 if "+avx" in known else 8 * 16
+        return min(TOGETHER, held // (WIDE * self.bytes))
+
     def sum(self, a: Any, b: Any, c: Any) -> Any:
         """Return a b + c."""
         return self.build.fadd(self.build.fmul(a, b, flags=("contract",)), c, flags=("contract",))
@@ -214,18 +221,20 @@ def add_rows(typing, out, first, matrix, columns, chosen, count, x):
     def write(context, builder, signature, arguments):
         w = Writer(context, builder, signature, arguments)
         out, first, matrix, columns, chosen, count, x = w.arguments
-        rows = [builder.add(first, first.type(r)) for r in range(TOGETHER)]
-        sums = [cgutils.alloca_once(builder, w.vector) for _ in rows]
-        for total, row in zip(sums, rows, strict=True):
-            builder.store(w.load(out, row), total)
-        with cgutils.for_range(builder, count) as loop:
-            which = builder.load(builder.gep(chosen, [loop.index]))
-            begin, values = builder.mul(which, columns), w.load(x, which)
+        step = w.rows_at_once(context)
+        for begin in range(0, TOGETHER, step):
+            rows = [builder.add(first, first.type(r)) for r in range(begin, begin + step)]
+            sums = [cgutils.alloca_once(builder, w.vector) for _ in rows]
             for total, row in zip(sums, rows, strict=True):
-                number = w.spread(matrix, builder.add(begin, row))
-                builder.store(w.sum(number, values, builder.load(total)), total)
-        for total, row in zip(sums, rows, strict=True):
-            w.store(builder.load(total), out, row)
+                builder.store(w.load(out, row), total)
+            with cgutils.for_range(builder, count) as loop:
+                which = builder.load(builder.gep(chosen, [loop.index]))
+                place, values = builder.mul(which, columns), w.load(x, which)
+                for total, row in zip(sums, rows, strict=True):
+                    number = w.spread(matrix, builder.add(place, row))
+                    builder.store(w.sum(number, values, builder.load(total)), total)
+            for total, row in zip(sums, rows, strict=True):
+                w.store(builder.load(total), out, row)
         return context.get_dummy_value()
 
     return without_result(out, first, matrix, columns, chosen, count, x), write
