@@ -197,6 +197,7 @@ class Writer:
         """Return how many rows of sums half of a processor's registers hold, TOGETHER at most."""
         *_, features = context.codegen().magic_tuple()
         known = features.split(",")
+        # bytes of 32 registers with AVX-512, of 16 without
         held = 16 * 64 if "+avx512f" in known else 8 * 32 if "+avx" in known else 8 * 16
         return min(TOGETHER, held // (WIDE * self.bytes))
 

@@ -184,7 +184,7 @@ def simplex_rows(y, u, lam, settled, z):
         for i in range(outputs):
             for lane in range(LANES):
                 pre[i, lane] -= w[_TOP + lane]
-        one_each = True
+        one_each = True  # half of the number of labels stands in the totals
         for lane in range(LANES):
             one_each &= w[_TOTAL + lane] == half
         if one_each:
