@@ -7,7 +7,6 @@ import numpy as np
 from .lanes import LANES, TILE, compiled, inner, load
 
 _STEPS = 50  # ten suffice
-_ROUGH = np.float32(3.5e-4)  # the root of rounding in float32: one step in float64 is left
 # where the numbers of a block stand
 _NU, _LOWER, _TOTAL, _SLOPE, _TOP, _MASS = (n * LANES for n in range(6))
 
@@ -96,28 +95,6 @@ def _with_labels(u, a, label, w, states, settled, least, half):
 
 
 @inner
-def _with_roots(u, a, single, w, quick, states, settled, least, half):
-    """Put all states down; `single` is room for u, 4 a and states in float32, as is `quick`."""
-    for i in range(len(u)):
-        for lane in range(LANES):
-            a[i, lane] *= 4
-        for lane in range(LANES):
-            single[0, i, lane] = u[i, lane]
-        for lane in range(LANES):
-            single[1, i, lane] = a[i, lane]
-    for lane in range(LANES):
-        quick[_NU + lane] = w[_NU + lane]
-        quick[_LOWER + lane] = w[_LOWER + lane]
-    rough, low = np.float32(0.5), np.float32(1e-18)
-    rest = single[2]
-    steps = _newton(single[0], single[1], rest[:0], quick, rest, rest[:0], _ROUGH, low, rough)
-    for lane in range(LANES):
-        w[_NU + lane] = quick[_NU + lane]
-        w[_LOWER + lane] -= _ROUGH * (1 + abs(w[_LOWER + lane]))
-    return steps + _newton(u, a, u[:0], w, states, states[:0], settled, least, half)
-
-
-@inner
 def _bracket(u, a, w, ends):
     """Put an upper and a lower bound of nu into w; a = y / lam."""
     outputs = len(u)
@@ -148,8 +125,8 @@ def simplex_rows(y, u, lam, settled, z):
     """Put the states that minimize -<y, log z> + lam |z - u|^2 / 2 on the simplex into z.
 
     Lifted Neural Networks, appendix A, with a = y / lam; the bracket and the descent from its
-    upper end are those of `SimplexDual`. Float32 leads to where one step is left; where every
-    sample has one label, all other states are ramps, and one root is taken for each.
+    upper end are those of `SimplexDual`. Where every sample has one label, all other states are
+    ramps, and one root is taken for each.
 
     Args:
         y: targets, (samples, outputs).
@@ -164,8 +141,7 @@ def simplex_rows(y, u, lam, settled, z):
     samples, outputs = u.shape
     type_ = u.dtype.type
     pre, a = np.empty((outputs, LANES), u.dtype), np.empty((outputs, LANES), u.dtype)
-    states, single = np.empty(pre.shape, u.dtype), np.empty((3, *pre.shape), np.float32)
-    w, quick = np.empty(6 * LANES, u.dtype), np.empty(6 * LANES, np.float32)
+    states, w = np.empty(pre.shape, u.dtype), np.empty(6 * LANES, u.dtype)
     label, ends = np.empty((3, 1, LANES), u.dtype), np.empty(5 * LANES)
     half, least, most = type_(0.5), type_(1e-18), 0
     smallest = np.finfo(u.dtype).tiny  # a state that is 0 has no finite loss
@@ -191,7 +167,10 @@ def simplex_rows(y, u, lam, settled, z):
             steps = _with_labels(pre, a, label, w, states, settled, least, half)
         else:
             _bracket(pre, a, w, ends)
-            steps = _with_roots(pre, a, single, w, quick, states, settled, least, half)
+            for i in range(outputs):
+                for lane in range(LANES):
+                    a[i, lane] *= 4
+            steps = _newton(pre, a, pre[:0], w, states, states[:0], settled, least, half)
         most = max(most, steps)
         for lane in range(LANES):
             w[_TOTAL + lane] = 1 / w[_TOTAL + lane]
